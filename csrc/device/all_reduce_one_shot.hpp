@@ -1,0 +1,49 @@
+/// One-shot all-reduce: every rank pushes its whole tensor to every peer, and everyone adds up everything.
+/// One trip over the link; for the sizes of decode nothing else matters.
+#pragma once
+#include "lamport.hpp"
+
+namespace lamport {
+
+/// `bytes` of T from `in` to `out`: the same memory, or disjoint.
+struct AllReduceArgs {
+  const void* in;
+  void* out;
+  uint64_t bytes;
+  uint32_t slot_packets;  ///< capacity of a slot (one-shot) or slice (two-shot); the same on all ranks
+};
+
+/// Packets [base, base + n) of the tensor, through the slots of `generation`.
+template <class Target, class T, int W>
+LAMPORT_FN bool one_shot_chunk(Target& target, Lamport<Target, W>& lamport, const AllReduceArgs& args,
+                               uint32_t generation, uint64_t base, uint32_t n) {
+  using Packet = typename Target::Packet;
+  const uint32_t stride = args.slot_packets * Target::kPacketWords;
+  for (uint32_t p = target.first(); p < n; p += target.step()) {
+    const Packet mine = without_empty(target.load_tensor(args.in, base + p, args.bytes));
+    lamport.publish(generation + lamport.rank() * stride + p * Target::kPacketWords, mine);
+  }
+  lamport.watch(generation, stride, W, n - 1);
+  for (uint32_t p = target.first(); p < n; p += target.step()) {
+    const Packet mine = without_empty(target.load_tensor(args.in, base + p, args.bytes));
+    Packet all[W];
+    if (!lamport.collect(generation + p * Target::kPacketWords, stride, W, mine, all)) return false;
+    target.store_tensor(args.out, base + p, args.bytes, sum_in_rank_order<Target, T, W>(all));
+  }
+  return true;
+}
+
+template <class Target, class T, int W>
+LAMPORT_FN void all_reduce_one_shot(Target& target, const WorkspaceView& ws, const AllReduceArgs& args) {
+  Lamport<Target, W> lamport(target, ws);
+  const uint64_t packets = packets_of<Target>(args.bytes);
+  uint32_t chunk = 0;
+  for (uint64_t base = 0; base < packets; base += args.slot_packets, ++chunk) {
+    if (chunk > 0) lamport.next_chunk();
+    const uint32_t n = least(packets - base, args.slot_packets);
+    if (!one_shot_chunk<Target, T, W>(target, lamport, args, lamport.generation(chunk), base, n)) break;
+  }
+  lamport.leave(chunk);
+}
+
+}  // namespace lamport

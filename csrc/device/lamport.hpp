@@ -1,0 +1,164 @@
+/// The Lamport protocol, and only it: publish, collect, epoch.
+///
+/// Every rank owns an exchange memory of two generations; a generation has a slot per source rank, a slot is
+/// an array of packets, and a word equal to kEmpty has not arrived. A call runs these steps on every rank:
+///
+///   enter    every work-group reads its own epoch e; chunk c of the call uses generation (e + c) mod 2
+///   publish  store the packet into every peer's slot for this rank       (all of a work-group's, before it
+///   polls) poll     read own memory until no word is kEmpty                      (never a peer's memory: P1)
+///   restore  write kEmpty over what was read
+///   fence    before the next chunk's publish: restores are performed before later publishes can be seen
+///   leave    the last work-group out (ticket) comes to
+///   advance  ticket = 0, epoch = e + number of chunks
+///
+/// LIVENESS. A poll waits only for a publish of the same call, and a work-group publishes a chunk before it
+/// polls it. With all work-groups resident (P5) every publish happens, in chunk order, without waiting for
+/// anything but polls of earlier chunks; so by induction over chunks every poll ends. A two-shot chunk adds
+/// one link: the gather publish of an owner waits for the scatter publishes of the chunk, which wait for
+/// nothing new.
+///
+/// REUSE. A peer may write word X of generation g for chunk n + 2 only after this rank restored X in chunk n
+/// (chunks counted over all calls, which is what the epoch counts).
+///  - Same call. The peer's work-item that writes X owns the same packet index in every chunk (slot strides
+///  are
+///    fixed, the grid is constant within a call), so it has collected that index of chunk n + 1, which this
+///    rank's owner of the index published after restoring X and after its fence.
+///  - Different calls. The peer's kernel for chunk n + 1 has ended, so it collected at least one packet of
+///  that
+///    chunk which depends on a publish of every rank: directly in a one-shot, through the slice owner in a
+///    two-shot, where a result exists only once all ranks have scattered. This rank publishes chunk n + 1 in
+///    a kernel that starts after the kernel of chunk n has ended, restores included.
+/// Two generations therefore suffice for any mixture of sizes, algorithms and grids, and no word is ever
+/// written twice without a restore between. One epoch per workspace, not per work-group, is what makes "chunk
+/// n" mean the same on every rank when grids differ.
+///
+/// tests/model holds the same steps as a model that is checked exhaustively, with mutants that must fail.
+#pragma once
+#include "packet.hpp"
+
+namespace lamport {
+
+/// Own memory only; each value on its own line so that no peer's write can disturb it.
+struct alignas(64) Line {
+  uint32_t value;
+};
+struct Control {
+  Line epoch;
+  Line ticket;
+};
+
+/// Host-visible: filled by the first work-item whose patience ran out.
+struct alignas(64) Status {
+  uint32_t waited_for;  ///< 1 + rank that did not arrive; 0 while all is well
+  uint32_t epoch;       ///< of the call that waited
+};
+
+/// A kernel's view of the workspace, passed by value. `own` has its own field, and peers come in the order
+/// rank + 1, rank + 2, ... (mod world): both so that no array is indexed by a run-time rank, which would cost
+/// private memory, and so that ranks do not all write to rank 0 first.
+struct WorkspaceView {
+  uint32_t* own;
+  uint32_t* peer[kMaxWorld - 1];
+  Control* control;
+  Status* status;
+  uint32_t rank;
+  uint32_t generation_words;
+  uint64_t patience;  ///< how long a poll may last, in the target's unit
+};
+
+template <class Target, int W>
+class Lamport {
+ public:
+  using Packet = typename Target::Packet;
+  static constexpr uint32_t kWords = Target::kPacketWords;
+  static_assert(W >= 2 && W <= kMaxWorld, "a world of one needs no protocol");
+
+  LAMPORT_FN Lamport(Target& target, const WorkspaceView& ws)
+      : target_(target), ws_(ws), epoch_(target.load_epoch(ws.control)) {}  // step: enter
+
+  /// Word offset of `chunk`'s generation, the same in every rank's exchange memory.
+  LAMPORT_FN uint32_t generation(uint32_t chunk) const {
+    return ((epoch_ + chunk) & 1u) * ws_.generation_words;
+  }
+
+  LAMPORT_FN uint32_t rank() const { return ws_.rank; }
+
+  /// step: publish
+  LAMPORT_FN void publish(uint32_t offset, const Packet& packet) {
+    LAMPORT_UNROLL
+    for (int i = 0; i < W - 1; ++i) publish_to(i, offset, packet);
+  }
+
+  /// To one peer: `i` counts from the next rank upwards.
+  LAMPORT_FN void publish_to(int i, uint32_t offset, const Packet& packet) {
+    target_.store_peer(ws_.peer[i] + offset, packet);
+  }
+
+  /// Before collecting packets up to `last` of each source below `sources`; see Target::watch.
+  LAMPORT_FN void watch(uint32_t offset, uint32_t stride, uint32_t sources, uint32_t last) const {
+    LAMPORT_UNROLL
+    for (uint32_t s = 0; s < W; ++s) {
+      if (s != ws_.rank && s < sources) target_.watch(ws_.own + offset + s * stride + last * kWords);
+    }
+  }
+
+  /// Waits for one packet of each source below `sources`, `stride` words apart from `offset` on, this rank's
+  /// own contribution being `mine`, and re-arms what it read. False if patience ran out: nothing in `all`
+  /// counts.
+  LAMPORT_FN bool collect(uint32_t offset, uint32_t stride, uint32_t sources, const Packet& mine,
+                          Packet (&all)[W]) {
+    uint32_t* slot = ws_.own + offset;
+    const uint32_t rank = ws_.rank;
+    typename Target::Patience patience(target_, ws_);
+    for (;;) {  // step: poll
+      uint32_t missing = 0;
+      LAMPORT_UNROLL
+      for (uint32_t s = 0; s < W; ++s) {
+        if (s == rank) {
+          all[s] = mine;
+        } else if (s < sources) {
+          all[s] = target_.load_own(slot + s * stride);
+          if (has_empty(all[s])) missing = s + 1;
+        }
+      }
+      if (missing == 0) break;
+      if (!patience.wait()) {
+        target_.give_up(ws_.status, missing, epoch_);
+        return false;
+      }
+    }
+    LAMPORT_UNROLL
+    for (uint32_t s = 0; s < W; ++s) {  // step: restore
+      if (s != rank && s < sources) target_.restore_own(slot + s * stride);
+    }
+    return true;
+  }
+
+  /// step: fence
+  LAMPORT_FN void next_chunk() { target_.fence(); }
+
+  /// step: leave
+  LAMPORT_FN void leave(uint32_t chunks) {
+    target_.fence();
+    if (target_.last_group_out(&ws_.control->ticket.value)) {
+      ws_.control->epoch.value = epoch_ + chunks;  // step: advance
+    }
+  }
+
+ private:
+  Target& target_;
+  const WorkspaceView ws_;  // a copy: the compiler need not fear that a packet store changes it
+  uint32_t epoch_;
+};
+
+/// fp32 accumulation in rank order, one rounding at the end: the same bits on every rank (P7).
+template <class Target, class T, int W>
+LAMPORT_FN typename Target::Packet sum_in_rank_order(const typename Target::Packet (&all)[W]) {
+  using Half = typename Target::Half;
+  auto sum = widen<T, Half>(all[0]);
+  LAMPORT_UNROLL
+  for (int s = 1; s < W; ++s) add(sum, widen<T, Half>(all[s]));
+  return narrow<T, Half>(sum);
+}
+
+}  // namespace lamport

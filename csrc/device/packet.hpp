@@ -1,0 +1,180 @@
+/// Packet, element types and the sentinel: what travels, and how numbers get in and out of it.
+///
+/// A packet is the unit a work-item moves: 16 bytes on GPUs, a cache line on the host. It is made of 32-bit
+/// words because a word is the unit of arrival (invariant P2): no fabric tears an aligned 4-byte store, so a
+/// word is either still kEmpty or complete, whatever happens to the wider store that carried it.
+#pragma once
+#include <stdint.h>
+
+// A target that needs more (CUDA: __device__) defines LAMPORT_FN before including this.
+#ifndef LAMPORT_FN
+#define LAMPORT_FN inline
+#endif
+
+#if defined(__clang__) || defined(__CUDACC__)
+#define LAMPORT_UNROLL _Pragma("unroll")
+#else
+#define LAMPORT_UNROLL _Pragma("GCC unroll 64")
+#endif
+
+namespace lamport {
+
+/// The word that means "not yet". As fp32 it is -0.0; as two 16-bit elements, -0.0 above +0.0.
+inline constexpr uint32_t kEmpty = 0x80000000u;
+inline constexpr int kMaxWorld = 8;
+
+enum class Format : uint32_t { fp32 = 0, fp16 = 1, bf16 = 2 };
+
+/// Element types. `kPerWord` elements share a 32-bit word, the lower-addressed one in the low half.
+template <Format F>
+struct Element {
+  static constexpr Format kFormat = F;
+  static constexpr int kPerWord = F == Format::fp32 ? 1 : 2;
+  static constexpr int kBytes = 4 / kPerWord;
+};
+using F32 = Element<Format::fp32>;
+using F16 = Element<Format::fp16>;
+using BF16 = Element<Format::bf16>;
+
+LAMPORT_FN float bits_to_float(uint32_t bits) {
+  float value;
+  __builtin_memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+LAMPORT_FN uint32_t float_to_bits(float value) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+/// A payload word must not look like kEmpty; both zeros compare equal, so +0.0 stands in for -0.0.
+LAMPORT_FN uint32_t without_empty(uint32_t word) { return word == kEmpty ? 0u : word; }
+
+/// bfloat16, round to nearest even. NaN is excluded by the caller.
+LAMPORT_FN uint32_t float_to_bf16(float value) {
+  const uint32_t bits = float_to_bits(value);
+  return (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+}
+
+template <int Words>
+struct alignas(4 * Words) Packet {
+  static constexpr int kWords = Words;
+  uint32_t w[Words];
+};
+
+/// The elements of one packet, widened to fp32.
+template <class T, int Words>
+struct Floats {
+  static constexpr int kCount = Words * T::kPerWord;
+  float v[kCount];
+};
+
+template <int Words>
+LAMPORT_FN bool has_empty(const Packet<Words>& packet) {
+  bool found = false;
+  LAMPORT_UNROLL
+  for (int i = 0; i < Words; ++i) found |= packet.w[i] == kEmpty;
+  return found;
+}
+
+template <int Words>
+LAMPORT_FN Packet<Words> without_empty(Packet<Words> packet) {
+  LAMPORT_UNROLL
+  for (int i = 0; i < Words; ++i) packet.w[i] = without_empty(packet.w[i]);
+  return packet;
+}
+
+/// One element to fp32 and back; `Half` supplies the target's fp16 conversions.
+template <class T, class Half>
+LAMPORT_FN float element_to_float(uint32_t bits) {
+  if constexpr (T::kFormat == Format::fp32) {
+    return bits_to_float(bits);
+  } else if constexpr (T::kFormat == Format::bf16) {
+    return bits_to_float(bits << 16);
+  } else {
+    return Half::to_float(static_cast<uint16_t>(bits));
+  }
+}
+
+/// Any NaN becomes the type's canonical quiet NaN: hardware disagrees on which payload survives an addition,
+/// and results must be the same bits on every rank and every target (P7).
+template <class T, class Half>
+LAMPORT_FN uint32_t element_from_float(float value) {
+  const bool nan = value != value;
+  if constexpr (T::kFormat == Format::fp32) {
+    return nan ? 0x7fc00000u : float_to_bits(value);
+  } else if constexpr (T::kFormat == Format::bf16) {
+    return nan ? 0x7fc0u : float_to_bf16(value);
+  } else {
+    return nan ? 0x7e00u : Half::from_float(value);
+  }
+}
+
+template <class T, class Half, int Words>
+LAMPORT_FN Floats<T, Words> widen(const Packet<Words>& packet) {
+  Floats<T, Words> out;
+  LAMPORT_UNROLL
+  for (int i = 0; i < Words; ++i) {
+    if constexpr (T::kPerWord == 1) {
+      out.v[i] = element_to_float<T, Half>(packet.w[i]);
+    } else {
+      out.v[2 * i] = element_to_float<T, Half>(packet.w[i] & 0xffffu);
+      out.v[2 * i + 1] = element_to_float<T, Half>(packet.w[i] >> 16);
+    }
+  }
+  return out;
+}
+
+/// Rounds once to T (nearest even) and makes the result publishable.
+template <class T, class Half, int Words>
+LAMPORT_FN Packet<Words> narrow(const Floats<T, Words>& in) {
+  Packet<Words> out;
+  LAMPORT_UNROLL
+  for (int i = 0; i < Words; ++i) {
+    if constexpr (T::kPerWord == 1) {
+      out.w[i] = without_empty(element_from_float<T, Half>(in.v[i]));
+    } else {
+      out.w[i] = without_empty(element_from_float<T, Half>(in.v[2 * i]) |
+                               element_from_float<T, Half>(in.v[2 * i + 1]) << 16);
+    }
+  }
+  return out;
+}
+
+/// fp16 in integer and fp32 arithmetic, for targets without a conversion instruction.
+struct SoftHalf {
+  LAMPORT_FN static float to_float(uint16_t half) {
+    const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
+    const uint32_t magnitude = static_cast<uint32_t>(half & 0x7fffu) << 13;
+    if (magnitude >= 0x0f800000u) return bits_to_float(sign | magnitude | 0x7f800000u);  // infinity, NaN
+    return bits_to_float(float_to_bits(bits_to_float(magnitude) * 0x1p112f) |
+                         sign);  // re-biases, denormals too
+  }
+  /// Nearest even. NaN is excluded by the caller.
+  LAMPORT_FN static uint32_t from_float(float value) {
+    const uint32_t sign = (float_to_bits(value) >> 16) & 0x8000u;
+    const uint32_t magnitude = float_to_bits(value) & 0x7fffffffu;
+    if (magnitude >= 0x47800000u) return sign | 0x7c00u;
+    if (magnitude < 0x38800000u) {  // denormal: adding 0.5 makes the FPU round at fp16's last place
+      return sign | (float_to_bits(bits_to_float(magnitude) + 0.5f) - 0x3f000000u);
+    }
+    return sign | ((magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13);
+  }
+};
+
+template <class T, int Words>
+LAMPORT_FN void add(Floats<T, Words>& sum, const Floats<T, Words>& term) {
+  LAMPORT_UNROLL
+  for (int i = 0; i < Floats<T, Words>::kCount; ++i) sum.v[i] += term.v[i];
+}
+
+/// How many packets hold `bytes`; the last may be partial.
+template <class Target>
+LAMPORT_FN uint64_t packets_of(uint64_t bytes) {
+  return (bytes + 4 * Target::kPacketWords - 1) / (4 * Target::kPacketWords);
+}
+
+LAMPORT_FN uint32_t least(uint64_t a, uint32_t b) { return a < b ? static_cast<uint32_t>(a) : b; }
+
+}  // namespace lamport
