@@ -5,14 +5,6 @@
 
 namespace lamport {
 
-/// `bytes` of T from `in` to `out`: the same memory, or disjoint.
-struct AllReduceArgs {
-  const void* in;
-  void* out;
-  uint64_t bytes;
-  uint32_t slot_packets;  ///< capacity of a slot (one-shot) or slice (two-shot); the same on all ranks
-};
-
 /// Packets [base, base + n) of the tensor, through the slots of `generation`.
 template <class Target, class T, int W>
 LAMPORT_FN bool one_shot_chunk(Target& target, Lamport<Target, W>& lamport, const AllReduceArgs& args,

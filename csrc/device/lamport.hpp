@@ -35,36 +35,9 @@
 /// tests/model holds the same steps as a model that is checked exhaustively, with mutants that must fail.
 #pragma once
 #include "packet.hpp"
+#include "workspace_view.hpp"
 
 namespace lamport {
-
-/// Own memory only; each value on its own line so that no peer's write can disturb it.
-struct alignas(64) Line {
-  uint32_t value;
-};
-struct Control {
-  Line epoch;
-  Line ticket;
-};
-
-/// Host-visible: filled by the first work-item whose patience ran out.
-struct alignas(64) Status {
-  uint32_t waited_for;  ///< 1 + rank that did not arrive; 0 while all is well
-  uint32_t epoch;       ///< of the call that waited
-};
-
-/// A kernel's view of the workspace, passed by value. `own` has its own field, and peers come in the order
-/// rank + 1, rank + 2, ... (mod world): both so that no array is indexed by a run-time rank, which would cost
-/// private memory, and so that ranks do not all write to rank 0 first.
-struct WorkspaceView {
-  uint32_t* own;
-  uint32_t* peer[kMaxWorld - 1];
-  Control* control;
-  Status* status;
-  uint32_t rank;
-  uint32_t generation_words;
-  uint64_t patience;  ///< how long a poll may last, in the target's unit
-};
 
 template <class Target, int W>
 class Lamport {

@@ -21,7 +21,6 @@ namespace lamport {
 
 /// The word that means "not yet". As fp32 it is -0.0; as two 16-bit elements, -0.0 above +0.0.
 inline constexpr uint32_t kEmpty = 0x80000000u;
-inline constexpr int kMaxWorld = 8;
 
 enum class Format : uint32_t { fp32 = 0, fp16 = 1, bf16 = 2 };
 

@@ -8,19 +8,13 @@
 #include <string.h>
 #include <time.h>
 
+#include "host_wait.hpp"
 #include "lamport.hpp"
 #if defined(__AVX2__)
 #include "packet_x86.hpp"
 #endif
 
 namespace lamport {
-
-/// What a late peer makes us do, beyond spinning.
-struct HostWait {
-  uint32_t spins_before_yield;  ///< pauses before the first sched_yield; few when ranks share cores
-  bool (*late)(void*);  ///< called again and again once a peer is late by kLateNs; false abandons the wait
-  void* context;
-};
 
 template <int Isa>  // a type, and so a set of symbols, per instruction set
 class HostTarget {

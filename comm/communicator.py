@@ -1,0 +1,224 @@
+"""The user's object: create it once per process, call its collectives from then on."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from lamport_xpu import _host
+from lamport_xpu.comm import policy
+from lamport_xpu.comm.bootstrap import (
+    Bootstrap,
+    LocalBootstrap,
+    MpiBootstrap,
+    TorchGroupBootstrap,
+    TorchStoreBootstrap,
+)
+from lamport_xpu.comm.errors import CollectiveTimeout, MismatchError, WorkspaceError
+from lamport_xpu.comm.policy import Thresholds
+from lamport_xpu.comm.workspace import MAX_WORLD, Workspace, agree
+
+#: (x, out): reduces with the library the communicator was created from, for sizes above two_shot_max_bytes.
+Library = Callable[[Any, Any], None]
+
+DEFAULT_MAX_BYTES = 64 << 20
+DEFAULT_TIMEOUT = 10.0
+
+# A pause takes some 40-70 ns; a peer on its own core is later than 100 us only when it has other work.
+_SPINS_OWN_CORE = 2000
+# The peer may be waiting for this very core.
+_SPINS_SHARED_CORE = 8
+
+
+class Communicator:
+    """Collectives over a workspace shared by all ranks of one host.
+
+    Create it with `from_mpi`, `from_torch` or `from_local`, on all ranks alike; creation is collective. Calls must be
+    made in the same order with the same sizes and dtypes on all ranks. Not thread-safe: one thread per communicator.
+
+    Attributes:
+        rank: this process, 0 to world_size - 1.
+        world_size: number of ranks, 1 to 8.
+        device: "cpu".
+        max_bytes: largest tensor accepted, in bytes.
+    """
+
+    def __init__(
+        self,
+        bootstrap: Bootstrap,
+        device: str = "cpu",
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        timeout: float = DEFAULT_TIMEOUT,
+        thresholds: Thresholds | None = None,
+        libraries: dict[str, Library] | None = None,
+    ) -> None:
+        """Collective over all ranks of `bootstrap`; takes the bootstrap over and closes it in `close`.
+
+        Args:
+            bootstrap: how the ranks reach each other.
+            device: where tensors live: "cpu".
+            max_bytes: largest tensor accepted. Costs no memory: larger tensors stream through the workspace.
+            timeout: seconds a collective may wait for a peer before it raises CollectiveTimeout.
+            thresholds: which algorithm at which size; by default what --tune stored, or the built-in values.
+            libraries: by dtype name, what reduces tensors above `two_shot_max_bytes`.
+
+        Raises:
+            WorkspaceError: a rank could not set up its workspace, or the functional probe failed; on all ranks.
+            BootstrapTimeout: a rank did not take part.
+        """
+        self.rank, self.world_size = bootstrap.rank, bootstrap.world_size
+        self.device, self.max_bytes, self.timeout = device, max_bytes, timeout
+        self._bootstrap = bootstrap
+        self._libraries = libraries or {}
+        if not 1 <= self.world_size <= MAX_WORLD:
+            raise WorkspaceError(
+                f"world size {self.world_size} is outside 1 to {MAX_WORLD}: lamport_xpu works inside one host; for "
+                "more ranks create one communicator per host and combine the hosts with torch.distributed or MPI"
+            )
+        if device != "cpu":
+            raise WorkspaceError(f'device {device!r} is not supported by this build; use device="cpu"')
+        if timeout <= 0 or max_bytes <= 0:
+            raise ValueError(f"timeout and max_bytes must be positive, got {timeout} and {max_bytes}")
+        chunks = policy.CHUNKS[device]
+        native = _host.ShmWorkspace(self.rank, self.world_size, chunks.slot_bytes, chunks.slice_bytes, timeout)
+        self._workspace = Workspace(bootstrap, native, device, chunks)
+        limits = [self._limits(dtype, thresholds) for dtype in policy.DTYPES]
+        self._engine = _host.HostCollectives(native, limits, self._spins(), max_bytes)
+        self._probe()
+        if os.environ.get("LAMPORT_CHECK") == "1":
+            self.all_reduce = self._checked_all_reduce  # type: ignore[method-assign]
+
+    @classmethod
+    def from_mpi(cls, comm: Any, **options: Any) -> Communicator:
+        """From an mpi4py communicator; keyword arguments as for Communicator."""
+        bootstrap = MpiBootstrap(comm, options.get("timeout", DEFAULT_TIMEOUT))
+
+        def library(x: Any, out: Any) -> None:
+            import numpy as np
+            from mpi4py import MPI
+
+            comm.Allreduce(MPI.IN_PLACE if out is x else np.from_dlpack(x), np.from_dlpack(out))
+
+        return cls(bootstrap, libraries={"float32": library}, **options)
+
+    @classmethod
+    def from_torch(
+        cls,
+        group: Any = None,
+        *,
+        store: Any = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        **options: Any,
+    ) -> Communicator:
+        """From a torch.distributed group (default: the whole world), or from a store with rank and world_size."""
+        timeout = options.get("timeout", DEFAULT_TIMEOUT)
+        if store is not None:
+            if rank is None or world_size is None:
+                raise ValueError("from_torch(store=...) needs rank= and world_size= too")
+            return cls(TorchStoreBootstrap(store, rank, world_size, timeout), **options)
+        import torch.distributed as dist
+
+        def library(x: Any, out: Any) -> None:
+            if out is not x:
+                out.copy_(x)
+            dist.all_reduce(out, group=group)
+
+        libraries = dict.fromkeys(policy.DTYPES, library)
+        return cls(TorchGroupBootstrap(group, timeout), libraries=libraries, **options)
+
+    @classmethod
+    def from_local(cls, rank: int, world_size: int, address: str, **options: Any) -> Communicator:
+        """Without MPI or torch: the ranks meet at the Unix socket path `address`."""
+        return cls(LocalBootstrap(rank, world_size, address, options.get("timeout", DEFAULT_TIMEOUT)), **options)
+
+    def all_reduce(self, x: Any, out: Any = None) -> Any:
+        """Sum of `x` over all ranks: fp32 accumulation in rank order, rounded once; the same bits on every rank.
+
+        A 32-bit word of `x` equal to 0x80000000 (-0.0, or a 16-bit -0.0 above +0.0) counts as zero without its sign,
+        and any NaN comes out as the canonical one.
+
+        Args:
+            x: contiguous torch tensor, NumPy array or DLPack producer on the communicator's device; float32,
+                float16 or bfloat16; any shape; at most `max_bytes`.
+            out: where the result goes: `x` itself (in place), or memory that does not overlap it, of the same
+                dtype and size. By default a new tensor like `x`.
+
+        Returns:
+            `out`.
+
+        Raises:
+            TensorError: the tensors do not fit (UnsupportedDtypeError, NonContiguousError, TooLargeError,
+                WrongDeviceError, ...); nothing was sent, the communicator stays usable.
+            CollectiveTimeout: a peer did not come; the communicator can only be closed.
+            ClosedError: closed, or abandoned by an earlier time-out.
+        """
+        if out is None:
+            out = _empty_like(x)
+        if not self._engine.all_reduce(x, out):
+            self._libraries[_host.describe(x)[0]](x, out)
+        return out
+
+    def close(self) -> None:
+        """Frees the workspace. Collective on devices with memory of their own; harmless to repeat."""
+        if self._workspace is not None:
+            self._engine.close()
+            self._workspace.close()
+            self._bootstrap.close()
+            self._workspace = None  # type: ignore[assignment]
+
+    def __enter__(self) -> Communicator:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def _limits(self, dtype: str, thresholds: Thresholds | None) -> tuple[int, int]:
+        chosen = thresholds or policy.load(self.device, self.world_size, dtype)
+        two_shot = chosen.two_shot_max_bytes if dtype in self._libraries else policy.UNLIMITED
+        return chosen.one_shot_max_bytes, two_shot
+
+    def _spins(self) -> int:
+        cores = [pickle.loads(data) for data in self._bootstrap.all_gather(pickle.dumps(os.sched_getaffinity(0)))]
+        return _SPINS_OWN_CORE if len(set().union(*cores)) >= self.world_size else _SPINS_SHARED_CORE
+
+    def _probe(self) -> None:
+        """An all-reduce with a known answer, through each algorithm's data path, before the user's first."""
+        import numpy as np
+
+        def probe() -> None:
+            for count in (2, 4099):
+                x = np.arange(count, dtype=np.float32) + self.rank
+                try:
+                    self._engine.all_reduce(x, x)
+                except CollectiveTimeout as error:
+                    raise WorkspaceError(f"functional probe: {error}") from error
+                expected = np.arange(count, dtype=np.float32) * self.world_size + sum(range(self.world_size))
+                if not np.array_equal(x, expected):
+                    raise WorkspaceError(f"functional probe: wrong sum of {count} elements; peers' writes are lost")
+
+        try:
+            agree(self._bootstrap, "complete the functional probe", probe)
+        except BaseException:
+            self.close()
+            raise
+
+    def _checked_all_reduce(self, x: Any, out: Any = None) -> Any:
+        """LAMPORT_CHECK=1: compares operation, dtype and size over all ranks before anything is sent."""
+        mine = ("all_reduce", *_host.describe(x))
+        everyone = [pickle.loads(data) for data in self._bootstrap.all_gather(pickle.dumps(mine))]
+        if any(theirs != mine for theirs in everyone):
+            calls = ", ".join(f"rank {rank}: {op} {dtype} {size} B" for rank, (op, dtype, size) in enumerate(everyone))
+            raise MismatchError(f"ranks disagree on the call ({calls}); fix the caller: all ranks must make the same")
+        return Communicator.all_reduce(self, x, out)
+
+
+def _empty_like(x: Any) -> Any:
+    if hasattr(x, "new_empty"):  # torch
+        return x.new_empty(x.shape)
+    import numpy as np
+
+    return np.empty_like(x)

@@ -1,0 +1,20 @@
+#pragma once
+#include <nanobind/nanobind.h>
+
+#include "csrc/host/errors.hpp"
+
+namespace lamport {
+
+/// Makes lamport::Error surface as the class of comm/errors.py that it names. Once per extension module.
+inline void register_errors() {
+  nanobind::register_exception_translator([](const std::exception_ptr& pointer, void*) {
+    try {
+      std::rethrow_exception(pointer);
+    } catch (const Error& error) {
+      nanobind::object type = nanobind::module_::import_("lamport_xpu.comm.errors").attr(error.python_class);
+      PyErr_SetString(type.ptr(), error.what());
+    }
+  });
+}
+
+}  // namespace lamport

@@ -1,0 +1,112 @@
+#include "csrc/binding/tensor.hpp"
+
+#include <string>
+#include <unordered_map>
+
+#include "csrc/binding/dlpack.hpp"
+#include "csrc/host/errors.hpp"
+
+namespace nb = nanobind;
+
+namespace lamport {
+namespace {
+
+/// The fast way, where a type offers it (torch does): a C call, no Python objects. Looked up once per type;
+/// the map holds a reference to the type, so an address is never reused.
+const dlpack::ExchangeApi* exchange_api(PyTypeObject* type) {
+  static auto* cache = new std::unordered_map<PyTypeObject*, const dlpack::ExchangeApi*>();
+  const auto found = cache->find(type);
+  if (found != cache->end()) return found->second;
+  const dlpack::ExchangeApi* api = nullptr;
+  nb::object capsule =
+      nb::getattr(nb::handle(reinterpret_cast<PyObject*>(type)), "__dlpack_c_exchange_api__", nb::none());
+  if (PyCapsule_CheckExact(capsule.ptr())) {
+    api = static_cast<const dlpack::ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+    if (api == nullptr) throw nb::python_error();
+    while (api != nullptr && api->version.major != 1) api = api->previous;
+    if (api != nullptr && api->tensor_from_py_object == nullptr) api = nullptr;
+  }
+  Py_INCREF(type);
+  return cache->emplace(type, api).first->second;
+}
+
+TensorView view_of(const dlpack::Tensor& tensor, const char* what) {
+  TensorView view{};
+  const dlpack::DataType type = tensor.dtype;
+  if (type.code == dlpack::kFloat && type.bits == 32 && type.lanes == 1) {
+    view.format = Format::fp32;
+  } else if (type.code == dlpack::kFloat && type.bits == 16 && type.lanes == 1) {
+    view.format = Format::fp16;
+  } else if (type.code == dlpack::kBfloat && type.bits == 16 && type.lanes == 1) {
+    view.format = Format::bf16;
+  } else {
+    throw Error("UnsupportedDtypeError",
+                std::string(what) +
+                    " must be float32, float16 or bfloat16; convert it, e.g. with .to(torch.float32)");
+  }
+  int64_t count = 1;
+  for (int i = tensor.ndim - 1; i >= 0; --i) {
+    if (tensor.strides != nullptr && tensor.shape[i] > 1 && tensor.strides[i] != count) {
+      throw Error("NonContiguousError",
+                  std::string(what) + " is not contiguous; pass " + what + ".contiguous()");
+    }
+    count *= tensor.shape[i];
+  }
+  view.data = static_cast<char*>(tensor.data) + tensor.byte_offset;
+  view.bytes = static_cast<uint64_t>(count) * (type.bits / 8);
+  view.device_type = tensor.device.type;
+  view.device_id = tensor.device.id;
+  return view;
+}
+
+/// NumPy's way: the buffer protocol (its DLPack export builds Python objects). bfloat16 has no buffer format.
+bool view_of_buffer(nb::handle object, const char* what, TensorView& view) {
+  Py_buffer buffer;
+  if (PyObject_GetBuffer(object.ptr(), &buffer, PyBUF_STRIDES | PyBUF_FORMAT) != 0) {
+    PyErr_Clear();  // no buffer, or a dtype without a format: DLPack may still know it
+    return false;
+  }
+  const std::string format = buffer.format == nullptr ? "B" : buffer.format;
+  dlpack::Tensor tensor{};
+  int64_t strides[PyBUF_MAX_NDIM];
+  tensor.data = buffer.buf;
+  tensor.device = {dlpack::kCpu, 0};
+  tensor.ndim = buffer.ndim;
+  tensor.shape = buffer.shape;
+  for (int i = 0; i < buffer.ndim; ++i) strides[i] = buffer.strides[i] / buffer.itemsize;
+  tensor.strides = strides;
+  if (format == "f" || format == "e") {
+    tensor.dtype = {dlpack::kFloat, static_cast<uint8_t>(8 * buffer.itemsize), 1};
+  }
+  try {
+    view = view_of(tensor, what);
+  } catch (...) {
+    PyBuffer_Release(&buffer);
+    throw;
+  }
+  PyBuffer_Release(&buffer);
+  return true;
+}
+
+}  // namespace
+
+TensorView tensor_view(nb::handle object, const char* what) {
+  if (const dlpack::ExchangeApi* api = exchange_api(Py_TYPE(object.ptr()))) {
+    dlpack::Tensor tensor;
+    if (api->tensor_from_py_object(object.ptr(), &tensor) != 0) throw nb::python_error();
+    return view_of(tensor, what);
+  }
+  TensorView view;
+  if (PyObject_CheckBuffer(object.ptr()) && view_of_buffer(object, what, view)) return view;
+  if (!nb::hasattr(object, "__dlpack__")) {
+    throw Error("TensorError", std::string(what) +
+                                   " must be a tensor: a torch tensor, NumPy array, dpctl USM array or "
+                                   "another object with __dlpack__");
+  }
+  nb::object capsule = object.attr("__dlpack__")();
+  auto* managed = static_cast<dlpack::ManagedTensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
+  if (managed == nullptr) throw nb::python_error();
+  return view_of(managed->tensor, what);  // the memory is the object's; the capsule only described it
+}
+
+}  // namespace lamport

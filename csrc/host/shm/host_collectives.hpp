@@ -1,0 +1,41 @@
+#pragma once
+#include <memory>
+
+#include "csrc/host/shm/kernels.hpp"
+#include "csrc/host/shm/shm_workspace.hpp"
+
+namespace lamport {
+
+/// Up to which size, in bytes, an algorithm is used; above two_shot_max the caller's library takes over.
+struct Thresholds {
+  uint64_t one_shot_max;
+  uint64_t two_shot_max;
+};
+
+/// A wait that ran out: who did not come.
+struct Timeout {
+  uint32_t peer;
+  uint32_t epoch;
+};
+
+/// The host's collectives over a ready workspace: picks the algorithm, runs the kernel on the calling thread.
+class HostCollectives {
+ public:
+  HostCollectives(std::shared_ptr<ShmWorkspace> workspace, const Thresholds (&thresholds)[3],
+                  uint32_t spins_before_yield);
+
+  /// False: too large for our algorithms, nothing was done. Throws Timeout, after which the workspace holds
+  /// half-finished traffic and no further call may be made.
+  bool all_reduce(const void* in, void* out, uint64_t bytes, Format format);
+
+  HostWait wait;
+
+ private:
+  std::shared_ptr<ShmWorkspace> workspace_;
+  WorkspaceView view_;
+  uint32_t world_;
+  uint32_t capacity_packets_[2];
+  Thresholds thresholds_[3];
+};
+
+}  // namespace lamport
