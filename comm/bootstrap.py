@@ -108,7 +108,9 @@ class TorchGroupBootstrap:
 class TorchStoreBootstrap:
     """Over a torch.distributed store (TCPStore, FileStore, ...). `prefix` keeps several communicators apart."""
 
-    def __init__(self, store: Any, rank: int, world_size: int, timeout: float, prefix: str = "lamport") -> None:
+    def __init__(
+        self, store: Any, rank: int, world_size: int, timeout: float, prefix: str = "lamport"
+    ) -> None:
         self.rank = rank
         self.world_size = world_size
         self.timeout = timeout
@@ -229,7 +231,9 @@ class LocalBootstrap:
         try:
             connection.sendall(_LENGTH.pack(len(data)) + data)
         except (TimeoutError, ConnectionError) as error:
-            raise BootstrapTimeout(f"rank {self.rank}: cannot reach rank {peer} ({error}); it has died") from error
+            raise BootstrapTimeout(
+                f"rank {self.rank}: cannot reach rank {peer} ({error}); it has died"
+            ) from error
 
     def _receive(self, connection: socket.socket, peer: int) -> bytes:
         try:

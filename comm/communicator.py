@@ -80,10 +80,14 @@ class Communicator:
             )
         if device != "cpu":
             raise WorkspaceError(f'device {device!r} is not supported by this build; use device="cpu"')
-        if timeout <= 0 or max_bytes <= 0:
-            raise ValueError(f"timeout and max_bytes must be positive, got {timeout} and {max_bytes}")
+        if timeout <= 0 or max_bytes < 4:
+            raise ValueError(
+                f"timeout must be positive and max_bytes at least 4, got {timeout} and {max_bytes}"
+            )
         chunks = policy.CHUNKS[device]
-        native = _host.ShmWorkspace(self.rank, self.world_size, chunks.slot_bytes, chunks.slice_bytes, timeout)
+        native = _host.ShmWorkspace(
+            self.rank, self.world_size, chunks.slot_bytes, chunks.slice_bytes, timeout
+        )
         self._workspace = Workspace(bootstrap, native, device, chunks)
         limits = [self._limits(dtype, thresholds) for dtype in policy.DTYPES]
         self._engine = _host.HostCollectives(native, limits, self._spins(), max_bytes)
@@ -127,13 +131,15 @@ class Communicator:
                 out.copy_(x)
             dist.all_reduce(out, group=group)
 
-        libraries = dict.fromkeys(policy.DTYPES, library)
+        libraries: dict[str, Library] = dict.fromkeys(policy.DTYPES, library)
         return cls(TorchGroupBootstrap(group, timeout), libraries=libraries, **options)
 
     @classmethod
     def from_local(cls, rank: int, world_size: int, address: str, **options: Any) -> Communicator:
         """Without MPI or torch: the ranks meet at the Unix socket path `address`."""
-        return cls(LocalBootstrap(rank, world_size, address, options.get("timeout", DEFAULT_TIMEOUT)), **options)
+        return cls(
+            LocalBootstrap(rank, world_size, address, options.get("timeout", DEFAULT_TIMEOUT)), **options
+        )
 
     def all_reduce(self, x: Any, out: Any = None) -> Any:
         """Sum of `x` over all ranks: fp32 accumulation in rank order, rounded once; the same bits on every rank.
@@ -173,7 +179,9 @@ class Communicator:
     def __enter__(self) -> Communicator:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
         self.close()
 
     def _limits(self, dtype: str, thresholds: Thresholds | None) -> tuple[int, int]:
@@ -182,23 +190,28 @@ class Communicator:
         return chosen.one_shot_max_bytes, two_shot
 
     def _spins(self) -> int:
-        cores = [pickle.loads(data) for data in self._bootstrap.all_gather(pickle.dumps(os.sched_getaffinity(0)))]
+        cores = [
+            pickle.loads(data) for data in self._bootstrap.all_gather(pickle.dumps(os.sched_getaffinity(0)))
+        ]
         return _SPINS_OWN_CORE if len(set().union(*cores)) >= self.world_size else _SPINS_SHARED_CORE
 
     def _probe(self) -> None:
-        """An all-reduce with a known answer, through each algorithm's data path, before the user's first."""
+        """An all-reduce with a known answer before the user's first: the smallest, and one of many packets."""
         import numpy as np
 
         def probe() -> None:
-            for count in (2, 4099):
+            for count in (1, min(4099, self.max_bytes // 4)):
                 x = np.arange(count, dtype=np.float32) + self.rank
                 try:
-                    self._engine.all_reduce(x, x)
+                    if not self._engine.all_reduce(x, x):
+                        continue  # above two_shot_max_bytes: the library's size
                 except CollectiveTimeout as error:
                     raise WorkspaceError(f"functional probe: {error}") from error
                 expected = np.arange(count, dtype=np.float32) * self.world_size + sum(range(self.world_size))
                 if not np.array_equal(x, expected):
-                    raise WorkspaceError(f"functional probe: wrong sum of {count} elements; peers' writes are lost")
+                    raise WorkspaceError(
+                        f"functional probe: wrong sum of {count} elements; peers' writes are lost"
+                    )
 
         try:
             agree(self._bootstrap, "complete the functional probe", probe)
@@ -211,8 +224,12 @@ class Communicator:
         mine = ("all_reduce", *_host.describe(x))
         everyone = [pickle.loads(data) for data in self._bootstrap.all_gather(pickle.dumps(mine))]
         if any(theirs != mine for theirs in everyone):
-            calls = ", ".join(f"rank {rank}: {op} {dtype} {size} B" for rank, (op, dtype, size) in enumerate(everyone))
-            raise MismatchError(f"ranks disagree on the call ({calls}); fix the caller: all ranks must make the same")
+            calls = ", ".join(
+                f"rank {rank}: {op} {dtype} {size} B" for rank, (op, dtype, size) in enumerate(everyone)
+            )
+            raise MismatchError(
+                f"ranks disagree on the call ({calls}); fix the caller: all ranks must make the same"
+            )
         return Communicator.all_reduce(self, x, out)
 
 

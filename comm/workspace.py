@@ -13,7 +13,7 @@ import secrets
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from lamport_xpu.comm.bootstrap import Bootstrap
 from lamport_xpu.comm.errors import LamportError, WorkspaceError
@@ -42,8 +42,8 @@ class NativeWorkspace(Protocol):
     def read_cookie(self, source: int) -> int:
         """Reads what `source` has written into its cookie line in own memory."""
 
-    def withdraw(self, handle: bytes) -> None:
-        """Removes what would let others open the memory of `handle` (any rank's); no error if it is gone."""
+    def withdraw(self, token: str) -> None:
+        """Removes the names under which any rank's memory can be opened; mappings stay. No error if none is left."""
 
     def close_peers(self) -> None:
         """Unmaps peers' memory."""
@@ -74,14 +74,17 @@ class Workspace:
         BootstrapTimeout: a rank did not take part.
     """
 
-    def __init__(self, bootstrap: Bootstrap, native: NativeWorkspace, device: str, chunks: ChunkSizes) -> None:
+    def __init__(
+        self, bootstrap: Bootstrap, native: NativeWorkspace, device: str, chunks: ChunkSizes
+    ) -> None:
         self.native = native
         self._bootstrap = bootstrap
-        self._handles: list[bytes] = []
+        self._token: str | None = None
         try:
             self._bring_up(device, chunks)
         except BaseException:
-            self._withdraw_all()
+            if self._token is not None:
+                self.native.withdraw(self._token)  # every rank's: one that was killed cannot do it
             self.native.close_peers()
             self.native.free()
             raise
@@ -101,26 +104,34 @@ class Workspace:
         settings = {"device": device, "chunks": chunks, "host": host_identity()}
         everyone = [
             pickle.loads(data)
-            for data in self._bootstrap.all_gather(pickle.dumps((settings, secrets.token_hex(8), os.getpid())))
+            for data in self._bootstrap.all_gather(
+                pickle.dumps((settings, secrets.token_hex(8), os.getpid()))
+            )
         ]
         self.pids = [pid for _, _, pid in everyone]
         for peer, (theirs, _, _) in enumerate(everyone):
-            different = {name: (settings[name], value) for name, value in theirs.items() if value != settings[name]}
+            different = {
+                name: (settings[name], value) for name, value in theirs.items() if value != settings[name]
+            }
             if different:
-                raise WorkspaceError(f"rank {rank} and rank {peer} differ in {different}; create it alike on all ranks")
-        token = everyone[0][1]
+                raise WorkspaceError(
+                    f"rank {rank} and rank {peer} differ in {different}; create it alike on all ranks"
+                )
+        self._token = token = everyone[0][1]
 
         handle = agree(self._bootstrap, "allocate its workspace", lambda: self.native.allocate(token))
-        self._handles = self._bootstrap.all_gather(handle)
+        handles = self._bootstrap.all_gather(handle)
         peers = [peer for peer in range(world_size) if peer != rank]
-        agree(self._bootstrap, "open its peers' memory", lambda: self._open(peers))
+        agree(self._bootstrap, "open its peers' memory", lambda: self._open(peers, handles))
         agree(self._bootstrap, "write to its peers' memory", lambda: self._write_cookies(peers, token))
-        agree(self._bootstrap, "find its peers' writes in its memory", lambda: self._check_cookies(peers, token))
-        self.native.withdraw(handle)
+        agree(
+            self._bootstrap, "find its peers' writes in its memory", lambda: self._check_cookies(peers, token)
+        )
+        self.native.withdraw(token)
 
-    def _open(self, peers: list[int]) -> None:
+    def _open(self, peers: list[int], handles: list[bytes]) -> None:
         for peer in peers:
-            self.native.open_peer(peer, self._handles[peer])
+            self.native.open_peer(peer, handles[peer])
 
     def _write_cookies(self, peers: list[int], token: str) -> None:
         for peer in peers:
@@ -134,10 +145,6 @@ class Workspace:
                     f"the cookie of rank {peer} did not arrive (found {found:#x}, expected {expected:#x}): its handle "
                     "opened, but its writes do not reach this rank's memory; peer-to-peer access does not work here"
                 )
-
-    def _withdraw_all(self) -> None:
-        for handle in self._handles:
-            self.native.withdraw(handle)  # a rank that was killed cannot withdraw its own
 
 
 def _cookie(token: str, source: int, target: int) -> int:

@@ -122,8 +122,7 @@ NB_MODULE(_host, m) {
           "rank"_a, "handle"_a)
       .def("write_cookie", &ShmWorkspace::write_cookie, "peer"_a, "value"_a)
       .def("read_cookie", &ShmWorkspace::read_cookie, "source"_a)
-      .def(
-          "withdraw", [](ShmWorkspace&, nb::bytes handle) { Segment::unlink(to_string(handle)); }, "handle"_a)
+      .def("withdraw", &ShmWorkspace::withdraw, "token"_a)
       .def("close_peers", &ShmWorkspace::close_peers)
       .def("free", &ShmWorkspace::free)
       .def_ro_static("close_is_collective", &kCloseIsCollective)

@@ -88,12 +88,19 @@ bool view_of_buffer(nb::handle object, const char* what, TensorView& view) {
   return true;
 }
 
+/// The producer's own refusal (torch: "Cannot pack tensors on meta"), without the stack trace torch appends.
+Error unreadable(const char* what) {
+  const nb::python_error cause;
+  const std::string text = nb::str(cause.value()).c_str();
+  return Error("TensorError", std::string(what) + " cannot be read through DLPack: " + text.substr(0, text.find('\n')));
+}
+
 }  // namespace
 
 TensorView tensor_view(nb::handle object, const char* what) {
   if (const dlpack::ExchangeApi* api = exchange_api(Py_TYPE(object.ptr()))) {
     dlpack::Tensor tensor;
-    if (api->tensor_from_py_object(object.ptr(), &tensor) != 0) throw nb::python_error();
+    if (api->tensor_from_py_object(object.ptr(), &tensor) != 0) throw unreadable(what);
     return view_of(tensor, what);
   }
   TensorView view;
@@ -103,7 +110,7 @@ TensorView tensor_view(nb::handle object, const char* what) {
                                    " must be a tensor: a torch tensor, NumPy array, dpctl USM array or "
                                    "another object with __dlpack__");
   }
-  nb::object capsule = object.attr("__dlpack__")();
+  const nb::object capsule = object.attr("__dlpack__")();
   auto* managed = static_cast<dlpack::ManagedTensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
   if (managed == nullptr) throw nb::python_error();
   return view_of(managed->tensor, what);  // the memory is the object's; the capsule only described it

@@ -6,6 +6,13 @@
 #include "csrc/host/errors.hpp"
 
 namespace lamport {
+namespace {
+
+std::string segment_name(const std::string& token, uint32_t rank) {
+  return "/lamport-" + token + "-" + std::to_string(rank);
+}
+
+}  // namespace
 
 ShmWorkspace::ShmWorkspace(uint32_t rank, Layout layout, double timeout_seconds)
     : rank_(rank),
@@ -23,7 +30,7 @@ ShmWorkspace::ShmWorkspace(uint32_t rank, Layout layout, double timeout_seconds)
 }
 
 std::string ShmWorkspace::allocate(const std::string& token) {
-  const std::string name = "/lamport-" + token + "-" + std::to_string(rank_);
+  const std::string name = segment_name(token, rank_);
   segments_[rank_] = Segment::create(name, layout_.total_bytes());
   auto* words = reinterpret_cast<uint32_t*>(segments_[rank_].data() + Layout::kHeaderBytes);
   std::fill_n(words, 2 * layout_.generation_bytes() / 4, kEmpty);
@@ -44,6 +51,10 @@ void ShmWorkspace::write_cookie(uint32_t peer, uint32_t value) {
 
 uint32_t ShmWorkspace::read_cookie(uint32_t source) const {
   return __atomic_load_n(&cookie(segments_[rank_], source)->value, __ATOMIC_ACQUIRE);
+}
+
+void ShmWorkspace::withdraw(const std::string& token) {
+  for (uint32_t r = 0; r < layout_.world; ++r) Segment::unlink(segment_name(token, r));
 }
 
 void ShmWorkspace::close_peers() {

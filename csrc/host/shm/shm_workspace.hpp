@@ -21,6 +21,8 @@ class ShmWorkspace {
   /// Writes `value` into the cookie line kept for this rank in `peer`'s memory.
   void write_cookie(uint32_t peer, uint32_t value);
   uint32_t read_cookie(uint32_t source) const;
+  /// Unlinks the segments of all ranks of the job; mappings stay.
+  void withdraw(const std::string& token);
   /// The view must not be used any more after either.
   void close_peers();
   void free();

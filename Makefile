@@ -1,0 +1,49 @@
+# Everything from a fresh clone: each target makes the virtual environment and the extension it needs first.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := $(CURDIR)/.venv
+export PATH := $(VENV)/bin:$(PATH)
+RANKS ?= 2
+
+SOURCES := pyproject.toml $(shell find csrc bench comm -name '*.txt' -o -name '*.[chi]pp' -o -name '*.inl') CMakeLists.txt
+CPP := $(shell git ls-files '*.hpp' '*.cpp' '*.inl')
+
+.PHONY: help bench test lint format model-check clean
+help:
+	@echo "make bench        all-reduce against MPI, oneCCL and Gloo at 8 B, 6 KB and 1 MiB (RANKS=$(RANKS))"
+	@echo "make test         the test suite"
+	@echo "make model-check  the protocol as a model, and mutants that must fail"
+	@echo "make lint         ruff, mypy, clang-format"
+
+.stamps/venv: requirements.txt
+	@mkdir -p .stamps
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet --requirement requirements.txt
+	@touch $@
+
+.stamps/build: .stamps/venv $(SOURCES)
+	$(VENV)/bin/pip install --quiet --no-build-isolation --no-deps --editable .
+	@touch $@
+
+bench: .stamps/build
+	mpirun -n $(RANKS) bench/allreduce_sizes.py
+
+test: .stamps/build
+	python -m pytest
+
+lint: .stamps/venv
+	ruff check .
+	ruff format --check .
+	mypy comm bench integrations tests
+	clang-format --dry-run --Werror $(CPP)
+
+format: .stamps/venv
+	ruff check --fix .
+	ruff format .
+	clang-format -i $(CPP)
+
+model-check: .stamps/venv
+	python tests/model/check.py
+
+clean:
+	rm -rf .venv .stamps build
