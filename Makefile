@@ -32,8 +32,8 @@ test: .stamps/build
 	python -m pytest
 
 lint: .stamps/venv
-	ruff check .
-	ruff format --check .
+	ruff check --output-format concise .
+	ruff format --check --quiet .
 	mypy comm bench integrations tests
 	clang-format --dry-run --Werror $(CPP)
 

@@ -108,9 +108,7 @@ class TorchGroupBootstrap:
 class TorchStoreBootstrap:
     """Over a torch.distributed store (TCPStore, FileStore, ...). `prefix` keeps several communicators apart."""
 
-    def __init__(
-        self, store: Any, rank: int, world_size: int, timeout: float, prefix: str = "lamport"
-    ) -> None:
+    def __init__(self, store: Any, rank: int, world_size: int, timeout: float, prefix: str = "lamport") -> None:
         self.rank = rank
         self.world_size = world_size
         self.timeout = timeout
@@ -223,7 +221,7 @@ class LocalBootstrap:
                 connection.close()
                 if time.monotonic() > deadline:
                     raise BootstrapTimeout(
-                        f"rank 0 was not listening at {address} within {self.timeout:g} s; start it with the same address"
+                        f"rank 0 was not listening at {address} within {self.timeout:g} s; start it with that address"
                     ) from error
                 time.sleep(0.01)
 
@@ -231,9 +229,7 @@ class LocalBootstrap:
         try:
             connection.sendall(_LENGTH.pack(len(data)) + data)
         except (TimeoutError, ConnectionError) as error:
-            raise BootstrapTimeout(
-                f"rank {self.rank}: cannot reach rank {peer} ({error}); it has died"
-            ) from error
+            raise BootstrapTimeout(f"rank {self.rank}: cannot reach rank {peer} ({error}); it has died") from error
 
     def _receive(self, connection: socket.socket, peer: int) -> bytes:
         try:

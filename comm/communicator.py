@@ -81,13 +81,9 @@ class Communicator:
         if device != "cpu":
             raise WorkspaceError(f'device {device!r} is not supported by this build; use device="cpu"')
         if timeout <= 0 or max_bytes < 4:
-            raise ValueError(
-                f"timeout must be positive and max_bytes at least 4, got {timeout} and {max_bytes}"
-            )
+            raise ValueError(f"timeout must be positive and max_bytes at least 4, got {timeout} and {max_bytes}")
         chunks = policy.CHUNKS[device]
-        native = _host.ShmWorkspace(
-            self.rank, self.world_size, chunks.slot_bytes, chunks.slice_bytes, timeout
-        )
+        native = _host.ShmWorkspace(self.rank, self.world_size, chunks.slot_bytes, chunks.slice_bytes, timeout)
         self._workspace = Workspace(bootstrap, native, device, chunks)
         limits = [self._limits(dtype, thresholds) for dtype in policy.DTYPES]
         self._engine = _host.HostCollectives(native, limits, self._spins(), max_bytes)
@@ -137,9 +133,7 @@ class Communicator:
     @classmethod
     def from_local(cls, rank: int, world_size: int, address: str, **options: Any) -> Communicator:
         """Without MPI or torch: the ranks meet at the Unix socket path `address`."""
-        return cls(
-            LocalBootstrap(rank, world_size, address, options.get("timeout", DEFAULT_TIMEOUT)), **options
-        )
+        return cls(LocalBootstrap(rank, world_size, address, options.get("timeout", DEFAULT_TIMEOUT)), **options)
 
     def all_reduce(self, x: Any, out: Any = None) -> Any:
         """Sum of `x` over all ranks: fp32 accumulation in rank order, rounded once; the same bits on every rank.
@@ -179,9 +173,7 @@ class Communicator:
     def __enter__(self) -> Communicator:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
 
     def _limits(self, dtype: str, thresholds: Thresholds | None) -> tuple[int, int]:
@@ -190,9 +182,7 @@ class Communicator:
         return chosen.one_shot_max_bytes, two_shot
 
     def _spins(self) -> int:
-        cores = [
-            pickle.loads(data) for data in self._bootstrap.all_gather(pickle.dumps(os.sched_getaffinity(0)))
-        ]
+        cores = [pickle.loads(data) for data in self._bootstrap.all_gather(pickle.dumps(os.sched_getaffinity(0)))]
         return _SPINS_OWN_CORE if len(set().union(*cores)) >= self.world_size else _SPINS_SHARED_CORE
 
     def _probe(self) -> None:
@@ -209,9 +199,7 @@ class Communicator:
                     raise WorkspaceError(f"functional probe: {error}") from error
                 expected = np.arange(count, dtype=np.float32) * self.world_size + sum(range(self.world_size))
                 if not np.array_equal(x, expected):
-                    raise WorkspaceError(
-                        f"functional probe: wrong sum of {count} elements; peers' writes are lost"
-                    )
+                    raise WorkspaceError(f"functional probe: wrong sum of {count} elements; peers' writes are lost")
 
         try:
             agree(self._bootstrap, "complete the functional probe", probe)
@@ -224,12 +212,8 @@ class Communicator:
         mine = ("all_reduce", *_host.describe(x))
         everyone = [pickle.loads(data) for data in self._bootstrap.all_gather(pickle.dumps(mine))]
         if any(theirs != mine for theirs in everyone):
-            calls = ", ".join(
-                f"rank {rank}: {op} {dtype} {size} B" for rank, (op, dtype, size) in enumerate(everyone)
-            )
-            raise MismatchError(
-                f"ranks disagree on the call ({calls}); fix the caller: all ranks must make the same"
-            )
+            calls = ", ".join(f"rank {rank}: {op} {dtype} {size} B" for rank, (op, dtype, size) in enumerate(everyone))
+            raise MismatchError(f"ranks disagree on the call ({calls}); fix the caller: all ranks must make the same")
         return Communicator.all_reduce(self, x, out)
 
 

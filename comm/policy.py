@@ -71,16 +71,12 @@ def load(device: str, world_size: int, dtype: str) -> Thresholds:
     try:
         entry = json.loads(cache_file().read_text()).get(key)
         return (
-            Thresholds(**{name: int(value) for name, value in entry.items()})
-            if entry
-            else default(device, world_size)
+            Thresholds(**{name: int(value) for name, value in entry.items()}) if entry else default(device, world_size)
         )
     except FileNotFoundError:
         return default(device, world_size)
     except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{cache_file()} is damaged ({error}); delete it or run the benchmark with --tune"
-        ) from error
+        raise ValueError(f"{cache_file()} is damaged ({error}); delete it or run the benchmark with --tune") from error
 
 
 def store(device: str, world_size: int, dtype: str, thresholds: Thresholds) -> Path:

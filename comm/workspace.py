@@ -74,9 +74,7 @@ class Workspace:
         BootstrapTimeout: a rank did not take part.
     """
 
-    def __init__(
-        self, bootstrap: Bootstrap, native: NativeWorkspace, device: str, chunks: ChunkSizes
-    ) -> None:
+    def __init__(self, bootstrap: Bootstrap, native: NativeWorkspace, device: str, chunks: ChunkSizes) -> None:
         self.native = native
         self._bootstrap = bootstrap
         self._token: str | None = None
@@ -104,19 +102,13 @@ class Workspace:
         settings = {"device": device, "chunks": chunks, "host": host_identity()}
         everyone = [
             pickle.loads(data)
-            for data in self._bootstrap.all_gather(
-                pickle.dumps((settings, secrets.token_hex(8), os.getpid()))
-            )
+            for data in self._bootstrap.all_gather(pickle.dumps((settings, secrets.token_hex(8), os.getpid())))
         ]
         self.pids = [pid for _, _, pid in everyone]
         for peer, (theirs, _, _) in enumerate(everyone):
-            different = {
-                name: (settings[name], value) for name, value in theirs.items() if value != settings[name]
-            }
+            different = {name: (settings[name], value) for name, value in theirs.items() if value != settings[name]}
             if different:
-                raise WorkspaceError(
-                    f"rank {rank} and rank {peer} differ in {different}; create it alike on all ranks"
-                )
+                raise WorkspaceError(f"rank {rank} and rank {peer} differ in {different}; create it alike on all ranks")
         self._token = token = everyone[0][1]
 
         handle = agree(self._bootstrap, "allocate its workspace", lambda: self.native.allocate(token))
@@ -124,9 +116,7 @@ class Workspace:
         peers = [peer for peer in range(world_size) if peer != rank]
         agree(self._bootstrap, "open its peers' memory", lambda: self._open(peers, handles))
         agree(self._bootstrap, "write to its peers' memory", lambda: self._write_cookies(peers, token))
-        agree(
-            self._bootstrap, "find its peers' writes in its memory", lambda: self._check_cookies(peers, token)
-        )
+        agree(self._bootstrap, "find its peers' writes in its memory", lambda: self._check_cookies(peers, token))
         self.native.withdraw(token)
 
     def _open(self, peers: list[int], handles: list[bytes]) -> None:

@@ -18,9 +18,7 @@ from lamport_xpu.comm import Communicator
 RankFunction = Callable[..., Any]
 
 
-def run_ranks(
-    world: int, function: RankFunction, *args: Any, seconds: float = 120, **options: Any
-) -> list[Any]:
+def run_ranks(world: int, function: RankFunction, *args: Any, seconds: float = 120, **options: Any) -> list[Any]:
     """`function(communicator, *args)` on `world` forked processes; their results in rank order.
 
     `options` go to Communicator.from_local. A rank's exception fails the test with that rank's traceback; a rank that
@@ -49,11 +47,9 @@ def run_processes(world: int, main: Callable[[int], Any], seconds: float = 120) 
     receivers: dict[Any, int] = {receiver: rank for rank, (receiver, _) in enumerate(pipes)}
     try:
         while len(outcomes) < world:
-            ready = wait([r for r, rank in receivers.items() if rank not in outcomes], timeout=seconds)
+            ready: list[Any] = wait([r for r, rank in receivers.items() if rank not in outcomes], timeout=seconds)
             if not ready:
-                pytest.fail(
-                    f"ranks {sorted(set(range(world)) - set(outcomes))} gave no answer in {seconds} s"
-                )
+                pytest.fail(f"ranks {sorted(set(range(world)) - set(outcomes))} gave no answer in {seconds} s")
             for receiver in ready:
                 rank = receivers[receiver]
                 try:

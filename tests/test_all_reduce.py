@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ def test_equals_oracle(world: int, algorithm: str) -> None:
 
 @pytest.mark.parametrize("isa", ["plain", "avx2", "avx512"])
 def test_every_instruction_set_gives_the_same_bits(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    flags = open("/proc/cpuinfo").read()
+    flags = Path("/proc/cpuinfo").read_text()
     if isa != "plain" and {"avx2": "avx2", "avx512": "avx512bw"}[isa] not in flags:
         pytest.skip(f"this CPU has no {isa}")
     monkeypatch.setenv("LAMPORT_ISA", isa)
@@ -97,9 +98,7 @@ def test_10_000_mixed_calls(world: int) -> None:
         base = np.arange(20000, dtype=np.float32) % 64
         for call, count in enumerate(sizes):
             scale = np.float32(1 + call % 113)
-            x = base[:count] * scale + np.float32(
-                comm.rank * 7
-            )  # small integers: sums are exact in every dtype
+            x = base[:count] * scale + np.float32(comm.rank * 7)  # small integers: sums are exact in every dtype
             expected = comm.world_size * base[:count] * scale + np.float32(7 * sum(range(comm.world_size)))
             wrong += not np.array_equal(comm.all_reduce(x, out=x), expected)
         return wrong
@@ -133,9 +132,7 @@ def test_large_sizes_go_to_the_library() -> None:
     def main(rank: int) -> list[int]:
         from lamport_xpu.comm.bootstrap import LocalBootstrap
 
-        comm = Communicator(
-            LocalBootstrap(0, 1, "", 5), thresholds=Thresholds(64, 128), libraries={"float32": library}
-        )
+        comm = Communicator(LocalBootstrap(0, 1, "", 5), thresholds=Thresholds(64, 128), libraries={"float32": library})
         for count in (16, 32, 33):
             comm.all_reduce(torch.ones(count))
         comm.all_reduce(torch.ones(100, dtype=torch.float16))  # no library for fp16: ours, whatever the size

@@ -92,7 +92,8 @@ bool view_of_buffer(nb::handle object, const char* what, TensorView& view) {
 Error unreadable(const char* what) {
   const nb::python_error cause;
   const std::string text = nb::str(cause.value()).c_str();
-  return Error("TensorError", std::string(what) + " cannot be read through DLPack: " + text.substr(0, text.find('\n')));
+  return Error("TensorError",
+               std::string(what) + " cannot be read through DLPack: " + text.substr(0, text.find('\n')));
 }
 
 }  // namespace

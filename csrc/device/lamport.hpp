@@ -18,16 +18,19 @@
 /// nothing new.
 ///
 /// REUSE. A peer may write word X of generation g for chunk n + 2 only after this rank restored X in chunk n
-/// (chunks counted over all calls, which is what the epoch counts).
-///  - Same call. The peer's work-item that writes X owns the same packet index in every chunk (slot strides
-///  are
-///    fixed, the grid is constant within a call), so it has collected that index of chunk n + 1, which this
-///    rank's owner of the index published after restoring X and after its fence.
-///  - Different calls. The peer's kernel for chunk n + 1 has ended, so it collected at least one packet of
-///  that
-///    chunk which depends on a publish of every rank: directly in a one-shot, through the slice owner in a
-///    two-shot, where a result exists only once all ranks have scattered. This rank publishes chunk n + 1 in
-///    a kernel that starts after the kernel of chunk n has ended, restores included.
+/// (chunks counted over all calls, which is what the epoch counts). All chunks of a call have the same
+/// length, padded with zero packets at the tensor's end, and the grid is constant within a call, so a packet
+/// index has one owning work-item throughout the call on each rank.
+///  - n and n + 1 in the same call. The peer has collected X's index of chunk n + 1, in its own call or, if
+///  the
+///    call ended with chunk n + 1, in a kernel that has ended. This rank's owner of the index published that
+///    after restoring X and after its fence. (Were the last chunk shorter, nothing would tell that X is
+///    restored.)
+///  - n + 1 begins a call. The peer has collected a packet of it, in its own work-item or in a kernel that
+///  has
+///    ended, which depends on a publish of every rank: directly in a one-shot, through the slice owner in a
+///    two-shot, where a result exists only once all ranks have scattered. This rank publishes it in a kernel
+///    that starts after the kernel of chunk n has ended, restores included.
 /// Two generations therefore suffice for any mixture of sizes, algorithms and grids, and no word is ever
 /// written twice without a restore between. One epoch per workspace, not per work-group, is what makes "chunk
 /// n" mean the same on every rank when grids differ.
@@ -67,19 +70,17 @@ class Lamport {
     target_.store_peer(ws_.peer[i] + offset, packet);
   }
 
-  /// Before collecting packets up to `last` of each source below `sources`; see Target::watch.
-  LAMPORT_FN void watch(uint32_t offset, uint32_t stride, uint32_t sources, uint32_t last) const {
+  /// Before collecting packets up to `last` of each source; see Target::watch.
+  LAMPORT_FN void watch(uint32_t offset, uint32_t stride, uint32_t last) const {
     LAMPORT_UNROLL
     for (uint32_t s = 0; s < W; ++s) {
-      if (s != ws_.rank && s < sources) target_.watch(ws_.own + offset + s * stride + last * kWords);
+      if (s != ws_.rank) target_.watch(ws_.own + offset + s * stride + last * kWords);
     }
   }
 
-  /// Waits for one packet of each source below `sources`, `stride` words apart from `offset` on, this rank's
-  /// own contribution being `mine`, and re-arms what it read. False if patience ran out: nothing in `all`
-  /// counts.
-  LAMPORT_FN bool collect(uint32_t offset, uint32_t stride, uint32_t sources, const Packet& mine,
-                          Packet (&all)[W]) {
+  /// Waits for one packet of each source, `stride` words apart from `offset` on, this rank's own contribution
+  /// being `mine`, and re-arms what it read. False if patience ran out: nothing in `all` counts.
+  LAMPORT_FN bool collect(uint32_t offset, uint32_t stride, const Packet& mine, Packet (&all)[W]) {
     uint32_t* slot = ws_.own + offset;
     const uint32_t rank = ws_.rank;
     typename Target::Patience patience(target_, ws_);
@@ -89,7 +90,7 @@ class Lamport {
       for (uint32_t s = 0; s < W; ++s) {
         if (s == rank) {
           all[s] = mine;
-        } else if (s < sources) {
+        } else {
           all[s] = target_.load_own(slot + s * stride);
           if (has_empty(all[s])) missing = s + 1;
         }
@@ -102,7 +103,7 @@ class Lamport {
     }
     LAMPORT_UNROLL
     for (uint32_t s = 0; s < W; ++s) {  // step: restore
-      if (s != rank && s < sources) target_.restore_own(slot + s * stride);
+      if (s != rank) target_.restore_own(slot + s * stride);
     }
     return true;
   }

@@ -174,6 +174,6 @@ LAMPORT_FN uint64_t packets_of(uint64_t bytes) {
   return (bytes + 4 * Target::kPacketWords - 1) / (4 * Target::kPacketWords);
 }
 
-LAMPORT_FN uint32_t least(uint64_t a, uint32_t b) { return a < b ? static_cast<uint32_t>(a) : b; }
+LAMPORT_FN uint64_t divide_up(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
 
 }  // namespace lamport

@@ -85,20 +85,22 @@ class HostTarget {
 
   /// Packet `index` of a tensor of `bytes`; what lies past its end reads as zero and is not written.
   LAMPORT_FN Packet load_tensor(const void* base, uint64_t index, uint64_t bytes) const {
-    const char* from = static_cast<const char*>(base) + index * kPacketBytes;
-    if (__builtin_expect((index + 1) * kPacketBytes <= bytes, 1)) return load_line(from);
+    const uint64_t offset = index * kPacketBytes;
+    const char* from = static_cast<const char*>(base) + offset;
+    if (__builtin_expect(offset + kPacketBytes <= bytes, 1)) return load_line(from);
     alignas(64) char tail[kPacketBytes] = {};
-    memcpy(tail, from, bytes - index * kPacketBytes);
+    if (offset < bytes) memcpy(tail, from, bytes - offset);
     return load_line(tail);
   }
   LAMPORT_FN void store_tensor(void* base, uint64_t index, uint64_t bytes, const Packet& packet) const {
-    char* to = static_cast<char*>(base) + index * kPacketBytes;
-    if (__builtin_expect((index + 1) * kPacketBytes <= bytes, 1)) {
+    const uint64_t offset = index * kPacketBytes;
+    char* to = static_cast<char*>(base) + offset;
+    if (__builtin_expect(offset + kPacketBytes <= bytes, 1)) {
       store_line(to, packet);
-    } else {
+    } else if (offset < bytes) {
       alignas(64) char tail[kPacketBytes];
       store_line(tail, packet);
-      memcpy(to, tail, bytes - index * kPacketBytes);
+      memcpy(to, tail, bytes - offset);
     }
   }
 
