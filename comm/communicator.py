@@ -88,8 +88,10 @@ class Communicator:
         limits = [self._limits(dtype, thresholds) for dtype in policy.DTYPES]
         self._engine = _host.HostCollectives(native, limits, self._spins(), max_bytes)
         self._probe()
-        if os.environ.get("LAMPORT_CHECK") == "1":
-            self.all_reduce = self._checked_all_reduce  # type: ignore[method-assign]
+        self._all_reduce = self._engine.all_reduce_callable(_empty_like, self._library)
+        # On the instance, so that a call goes straight to native code.
+        checked = os.environ.get("LAMPORT_CHECK") == "1"
+        self.all_reduce = self._checked_all_reduce if checked else self._all_reduce  # type: ignore[method-assign]
 
     @classmethod
     def from_mpi(cls, comm: Any, **options: Any) -> Communicator:
@@ -156,11 +158,7 @@ class Communicator:
             CollectiveTimeout: a peer did not come; the communicator can only be closed.
             ClosedError: closed, or abandoned by an earlier time-out.
         """
-        if out is None:
-            out = _empty_like(x)
-        if not self._engine.all_reduce(x, out):
-            self._libraries[_host.describe(x)[0]](x, out)
-        return out
+        return self._all_reduce(x, out)
 
     def close(self) -> None:
         """Frees the workspace. Collective on devices with memory of their own; harmless to repeat."""
@@ -214,7 +212,10 @@ class Communicator:
         if any(theirs != mine for theirs in everyone):
             calls = ", ".join(f"rank {rank}: {op} {dtype} {size} B" for rank, (op, dtype, size) in enumerate(everyone))
             raise MismatchError(f"ranks disagree on the call ({calls}); fix the caller: all ranks must make the same")
-        return Communicator.all_reduce(self, x, out)
+        return self._all_reduce(x, out)
+
+    def _library(self, x: Any, out: Any) -> None:
+        self._libraries[_host.describe(x)[0]](x, out)
 
 
 def _empty_like(x: Any) -> Any:

@@ -5,14 +5,19 @@
 
 namespace lamport {
 
-/// Makes lamport::Error surface as the class of comm/errors.py that it names. Once per extension module.
+/// Sets the Python exception: the class of comm/errors.py that the error names.
+inline void set_error(const Error& error) {
+  nanobind::object type = nanobind::module_::import_("lamport_xpu.comm.errors").attr(error.python_class);
+  PyErr_SetString(type.ptr(), error.what());
+}
+
+/// Makes lamport::Error surface as that class. Once per extension module.
 inline void register_errors() {
   nanobind::register_exception_translator([](const std::exception_ptr& pointer, void*) {
     try {
       std::rethrow_exception(pointer);
     } catch (const Error& error) {
-      nanobind::object type = nanobind::module_::import_("lamport_xpu.comm.errors").attr(error.python_class);
-      PyErr_SetString(type.ptr(), error.what());
+      set_error(error);
     }
   });
 }

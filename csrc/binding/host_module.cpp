@@ -9,6 +9,7 @@
 #include <array>
 #include <string>
 
+#include "csrc/binding/all_reduce_callable.hpp"
 #include "csrc/binding/errors.hpp"
 #include "csrc/binding/tensor.hpp"
 #include "csrc/host/shm/host_collectives.hpp"
@@ -141,6 +142,17 @@ NB_MODULE(_host, m) {
                     uint32_t, uint64_t>(),
            "workspace"_a, "thresholds"_a, "spins_before_yield"_a, "max_bytes"_a)
       .def("all_reduce", &PyHostCollectives::all_reduce, "x"_a, "out"_a)
+      .def(
+          "all_reduce_callable",
+          [](nb::handle_t<PyHostCollectives> self, nb::object empty_like, nb::object library) {
+            return make_all_reduce(
+                nb::borrow(self),
+                [](void* engine, nb::handle x, nb::handle out) {
+                  return static_cast<PyHostCollectives*>(engine)->all_reduce(x, out);
+                },
+                std::move(empty_like), std::move(library));
+          },
+          "empty_like"_a, "library"_a)
       .def("close", &PyHostCollectives::close);
 }
 
