@@ -42,8 +42,9 @@ format: .stamps/venv
 	ruff format .
 	clang-format -i $(CPP)
 
-model-check: .stamps/venv
-	python tests/model/check.py
+model-check:
+	command -v spin > /dev/null || { apt-get update -qq && apt-get install -y -qq spin; }
+	$(PYTHON) tests/model/check.py
 
 clean:
 	rm -rf .venv .stamps build
