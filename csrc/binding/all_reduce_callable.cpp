@@ -51,7 +51,7 @@ PyObject* call(PyObject* callable, PyObject* const* args, size_t flagged, PyObje
   if (named == 1 && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "out") != 0) return usage();
   PyObject* x = args[0];
   PyObject* out = positional + named == 2 && args[1] != Py_None ? Py_NewRef(args[1])
-                                                                 : PyObject_CallOneArg(self->empty_like, x);
+                                                                : PyObject_CallOneArg(self->empty_like, x);
   if (out == nullptr) return nullptr;
   bool done = false;
   bool ok = reduce(self, x, out, done);
@@ -110,8 +110,8 @@ PyTypeObject* all_reduce_type() {
 
 }  // namespace
 
-nb::object make_all_reduce(nb::object engine, bool (*reduce)(void*, nb::handle, nb::handle), nb::object empty_like,
-                           nb::object library) {
+nb::object make_all_reduce(nb::object engine, bool (*reduce)(void*, nb::handle, nb::handle),
+                           nb::object empty_like, nb::object library) {
   PyTypeObject* type = all_reduce_type();
   auto* self = reinterpret_cast<AllReduce*>(type->tp_alloc(type, 0));
   if (self == nullptr) throw nb::python_error();

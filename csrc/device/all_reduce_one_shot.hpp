@@ -36,7 +36,7 @@ LAMPORT_FN void all_reduce_one_shot(Target& target, const WorkspaceView& ws, con
     const uint64_t base = uint64_t{chunk} * length;
     if (!one_shot_chunk<Target, T, W>(target, lamport, args, lamport.generation(chunk), base, length)) break;
   }
-  lamport.leave(chunks);
+  lamport.leave(chunks, lamport.rank() * args.slot_packets * Target::kPacketWords);
 }
 
 }  // namespace lamport

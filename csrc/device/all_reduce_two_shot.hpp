@@ -57,7 +57,7 @@ LAMPORT_FN void all_reduce_two_shot(Target& target, const WorkspaceView& ws, con
     const uint64_t base = uint64_t{chunk} * W * slice;
     if (!two_shot_chunk<Target, T, W>(target, lamport, args, lamport.generation(chunk), base, slice)) break;
   }
-  lamport.leave(chunks);
+  lamport.leave(chunks, lamport.rank() * args.slot_packets * Target::kPacketWords);
 }
 
 }  // namespace lamport

@@ -111,8 +111,11 @@ class Lamport {
   /// step: fence
   LAMPORT_FN void next_chunk() { target_.fence(); }
 
-  /// step: leave
-  LAMPORT_FN void leave(uint32_t chunks) {
+  /// step: leave. `slot` is the word offset of this rank's slot in a generation: where the next call, if it
+  /// is like this one, will publish first (a hint; see Target::will_publish).
+  LAMPORT_FN void leave(uint32_t chunks, uint32_t slot) {
+    LAMPORT_UNROLL
+    for (int i = 0; i < W - 1; ++i) target_.will_publish(ws_.peer[i] + generation(chunks) + slot);
     target_.fence();
     if (target_.last_group_out(&ws_.control->ticket.value)) {
       ws_.control->epoch.value = epoch_ + chunks;  // step: advance

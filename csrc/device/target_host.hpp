@@ -29,8 +29,11 @@ class HostTarget {
   static constexpr uint64_t kPacketBytes = 64;
   static constexpr uint64_t kLateNs = 1000000;
 
-  /// Lines to own before they are written: the peer restored them, so each is in the other core's cache.
+  /// Lines to own before they are written: the peer restored them, so each is in the other core's cache. The
+  /// same for lines about to be read, since they will be restored. Measured at 6 KB: 2.5 us without, 1.85
+  /// with both.
   static constexpr uint32_t kPublishAhead = 24;
+  static constexpr uint32_t kCollectAhead = 16;
 
   explicit HostTarget(const HostWait& wait) : wait_(wait) {}
 
@@ -39,6 +42,9 @@ class HostTarget {
 
   LAMPORT_FN uint32_t load_epoch(const Control* control) const { return control->epoch.value; }
   LAMPORT_FN bool last_group_out(uint32_t*) const { return true; }
+
+  /// Own the line by the time it is written, instead of waiting for it then.
+  LAMPORT_FN void will_publish(const uint32_t* packet) const { __builtin_prefetch(packet, 1); }
 
   /// Reading a line that a peer is about to write takes it away from the peer, and out-of-order loads run far
   /// ahead of the poll. So first watch the last packet only; x86 makes stores visible in order. Just a hint.
@@ -56,6 +62,7 @@ class HostTarget {
   // Words of a vector access are single-copy atomic on x86; volatile keeps the access, and its place in the
   // loop.
   LAMPORT_FN Packet load_own(const uint32_t* p) const {
+    __builtin_prefetch(p + kCollectAhead * kPacketWords, 1);
     Packet v;
     for (int i = 0; i < kRegs; ++i) v.r[i] = reinterpret_cast<const volatile WordReg*>(p)[i];
     return v;
@@ -88,9 +95,7 @@ class HostTarget {
     const uint64_t offset = index * kPacketBytes;
     const char* from = static_cast<const char*>(base) + offset;
     if (__builtin_expect(offset + kPacketBytes <= bytes, 1)) return load_line(from);
-    alignas(64) char tail[kPacketBytes] = {};
-    if (offset < bytes) memcpy(tail, from, bytes - offset);
-    return load_line(tail);
+    return offset < bytes ? load_tail(from, bytes - offset) : Packet{};
   }
   LAMPORT_FN void store_tensor(void* base, uint64_t index, uint64_t bytes, const Packet& packet) const {
     const uint64_t offset = index * kPacketBytes;
@@ -98,9 +103,7 @@ class HostTarget {
     if (__builtin_expect(offset + kPacketBytes <= bytes, 1)) {
       store_line(to, packet);
     } else if (offset < bytes) {
-      alignas(64) char tail[kPacketBytes];
-      store_line(tail, packet);
-      memcpy(to, tail, bytes - offset);
+      store_tail(to, packet, bytes - offset);
     }
   }
 
@@ -154,6 +157,28 @@ class HostTarget {
     return v;
   }
   LAMPORT_FN static void store_line(char* p, const Packet& v) { memcpy(p, &v, kPacketBytes); }
+#endif
+
+  // Less than a packet. Through memory a tail costs a stalled store-to-load forward, some 20 ns of an 8-byte
+  // call.
+#if defined(__AVX512BW__)
+  LAMPORT_FN static Packet load_tail(const char* p, uint32_t bytes) {
+    return {(WordReg)_mm512_maskz_loadu_epi16((1u << bytes / 2) - 1, p)};
+  }
+  LAMPORT_FN static void store_tail(char* p, const Packet& v, uint32_t bytes) {
+    _mm512_mask_storeu_epi16(p, (1u << bytes / 2) - 1, (__m512i)v.r[0]);
+  }
+#else
+  LAMPORT_FN static Packet load_tail(const char* p, uint32_t bytes) {
+    alignas(64) char tail[kPacketBytes] = {};
+    memcpy(tail, p, bytes);
+    return load_line(tail);
+  }
+  LAMPORT_FN static void store_tail(char* p, const Packet& v, uint32_t bytes) {
+    alignas(64) char tail[kPacketBytes];
+    store_line(tail, v);
+    memcpy(p, tail, bytes);
+  }
 #endif
 
   __attribute__((noinline)) static bool wait_long(const HostWait& wait, uint64_t limit, uint64_t& start) {
