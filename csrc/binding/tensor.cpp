@@ -14,9 +14,15 @@ namespace {
 /// The fast way, where a type offers it (torch does): a C call, no Python objects. Looked up once per type;
 /// the map holds a reference to the type, so an address is never reused.
 const dlpack::ExchangeApi* exchange_api(PyTypeObject* type) {
+  static PyTypeObject* latest = nullptr;  // a program passes one tensor type: no hashing for it
+  static const dlpack::ExchangeApi* latest_api = nullptr;
+  if (type == latest) return latest_api;
   static auto* cache = new std::unordered_map<PyTypeObject*, const dlpack::ExchangeApi*>();
   const auto found = cache->find(type);
-  if (found != cache->end()) return found->second;
+  if (found != cache->end()) {
+    latest = type;
+    return latest_api = found->second;
+  }
   const dlpack::ExchangeApi* api = nullptr;
   nb::object capsule =
       nb::getattr(nb::handle(reinterpret_cast<PyObject*>(type)), "__dlpack_c_exchange_api__", nb::none());

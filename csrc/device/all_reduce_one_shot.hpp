@@ -28,9 +28,7 @@ LAMPORT_FN bool one_shot_chunk(Target& target, Lamport<Target, W>& lamport, cons
 template <class Target, class T, int W>
 LAMPORT_FN void all_reduce_one_shot(Target& target, const WorkspaceView& ws, const AllReduceArgs& args) {
   Lamport<Target, W> lamport(target, ws);
-  const uint64_t packets = packets_of<Target>(args.bytes);
-  const uint32_t chunks = divide_up(packets, args.slot_packets);
-  const uint32_t length = divide_up(packets, chunks);
+  const auto [chunks, length] = cut(packets_of<Target>(args.bytes), args.slot_packets);
   for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
     if (chunk > 0) lamport.next_chunk();
     const uint64_t base = uint64_t{chunk} * length;

@@ -49,9 +49,8 @@ LAMPORT_FN bool two_shot_chunk(Target& target, Lamport<Target, W>& lamport, cons
 template <class Target, class T, int W>
 LAMPORT_FN void all_reduce_two_shot(Target& target, const WorkspaceView& ws, const AllReduceArgs& args) {
   Lamport<Target, W> lamport(target, ws);
-  const uint64_t packets = packets_of<Target>(args.bytes);
-  const uint32_t chunks = divide_up(packets, uint64_t{W} * args.slot_packets);
-  const uint32_t slice = divide_up(packets, uint64_t{chunks} * W);
+  const auto [chunks, length] = cut(packets_of<Target>(args.bytes), W * args.slot_packets);
+  const uint32_t slice = (length + W - 1) / W;
   for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
     if (chunk > 0) lamport.next_chunk();
     const uint64_t base = uint64_t{chunk} * W * slice;

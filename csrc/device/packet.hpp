@@ -174,6 +174,16 @@ LAMPORT_FN uint64_t packets_of(uint64_t bytes) {
   return (bytes + 4 * Target::kPacketWords - 1) / (4 * Target::kPacketWords);
 }
 
-LAMPORT_FN uint64_t divide_up(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
+/// A tensor cut into chunks of one length, none above `capacity` packets.
+struct Chunking {
+  uint32_t chunks;
+  uint32_t length;
+};
+
+LAMPORT_FN Chunking cut(uint64_t packets, uint32_t capacity) {
+  if (packets <= capacity) return {1, static_cast<uint32_t>(packets)};  // the usual case, without a division
+  const uint64_t chunks = (packets + capacity - 1) / capacity;
+  return {static_cast<uint32_t>(chunks), static_cast<uint32_t>((packets + chunks - 1) / chunks)};
+}
 
 }  // namespace lamport
