@@ -1,0 +1,1 @@
+"""Benchmarks: ours against the libraries a user would otherwise call. The scripts run as typed."""
