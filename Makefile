@@ -8,10 +8,11 @@ RANKS ?= 2
 SOURCES := pyproject.toml $(shell find csrc bench comm -name '*.txt' -o -name '*.[chi]pp' -o -name '*.inl') CMakeLists.txt
 CPP := $(shell git ls-files '*.hpp' '*.cpp' '*.inl')
 
-.PHONY: help bench test lint format model-check clean
+.PHONY: help bench test test-intel lint format model-check clean
 help:
 	@echo "make bench        all-reduce against MPI, oneCCL and Gloo at 8 B, 6 KB and 1 MiB (RANKS=$(RANKS))"
 	@echo "make test         the test suite"
+	@echo "make test-intel   the workspace on Intel's own driver (from this machine's Debian mirror) without a GPU"
 	@echo "make model-check  the protocol as a model, and mutants that must fail"
 	@echo "make lint         ruff, mypy, clang-format"
 
@@ -29,7 +30,12 @@ bench: .stamps/build
 	mpirun -n $(RANKS) bench/allreduce_sizes.py
 
 test: .stamps/build
-	python -m pytest
+	python -m pytest --ignore tests/intel
+
+# Where the driver cannot be had the tests skip and say why; so does this target.
+test-intel: .stamps/build
+	-python -m tests.intel.fetch
+	python -m pytest tests/intel
 
 lint: .stamps/venv
 	ruff check --output-format concise .

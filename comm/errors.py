@@ -15,6 +15,46 @@ class SharedMemoryFullError(WorkspaceError):
     """/dev/shm has no room for the workspace."""
 
 
+class LoaderNotFoundError(WorkspaceError):
+    """The Level Zero loader is not installed."""
+
+
+class NoDeviceError(WorkspaceError):
+    """No Intel GPU is visible, or fewer than ranks."""
+
+
+class DriverTooOldError(WorkspaceError):
+    """The GPU driver or its loader lacks something needed."""
+
+
+class TopologyError(WorkspaceError):
+    """Ranks share one device, or use different GPU models."""
+
+
+class PeerAccessError(WorkspaceError):
+    """The driver refuses access from one rank's device to another's."""
+
+
+class OutOfDeviceMemoryError(WorkspaceError):
+    """The GPU has no room for the workspace."""
+
+
+class HandleExchangeError(WorkspaceError):
+    """The system refuses every way of passing an IPC handle to another rank."""
+
+
+class HandleOpenError(WorkspaceError):
+    """The driver would not open a peer's IPC handle."""
+
+
+class CookieError(WorkspaceError):
+    """A peer's handle opened, but what is written through it does not arrive."""
+
+
+class DriverTimeout(WorkspaceError, TimeoutError):
+    """A call into the GPU driver did not return."""
+
+
 class TensorError(LamportError, ValueError):
     """A tensor cannot be used by this call; nothing was sent and the communicator stays usable."""
 

@@ -15,8 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from lamport_xpu.comm import errors
 from lamport_xpu.comm.bootstrap import Bootstrap
-from lamport_xpu.comm.errors import LamportError, WorkspaceError
+from lamport_xpu.comm.errors import CookieError, LamportError, WorkspaceError
 from lamport_xpu.comm.policy import ChunkSizes
 
 MAX_WORLD = 8
@@ -131,9 +132,10 @@ class Workspace:
         for peer in peers:
             found, expected = self.native.read_cookie(peer), _cookie(token, peer, self._bootstrap.rank)
             if found != expected:
-                raise WorkspaceError(
+                raise CookieError(
                     f"the cookie of rank {peer} did not arrive (found {found:#x}, expected {expected:#x}): its handle "
-                    "opened, but its writes do not reach this rank's memory; peer-to-peer access does not work here"
+                    "opened, but its writes do not reach this rank's memory; peer-to-peer access is broken: on GPUs "
+                    "check Resizable BAR and the IOMMU (iommu=pt), and update kernel and driver"
                 )
 
 
@@ -145,18 +147,26 @@ def agree(bootstrap: Bootstrap, step: str, action: Callable[[], T]) -> T:
     """Runs `action` on every rank and lets all know how it went: returns its result only if all ranks succeeded.
 
     Raises:
-        WorkspaceError: an action failed somewhere. This rank's own error is raised as it is; it is also what the
-            other ranks are told.
+        WorkspaceError: an action failed somewhere. This rank's own error is raised as it is; the others are told
+            its text and raise the same class, so that callers on all ranks can handle it alike.
     """
     failure: LamportError | None = None
     try:
         result = action()
     except LamportError as error:
         failure = error
-    verdicts = bootstrap.all_gather(str(failure).encode() if failure else b"")
+    mine = (type(failure).__name__, str(failure)) if failure else None
+    verdicts = [pickle.loads(data) for data in bootstrap.all_gather(pickle.dumps(mine))]
     if failure:
         raise failure
-    bad = [f"rank {rank} could not {step}: {text.decode()}" for rank, text in enumerate(verdicts) if text]
+    bad = [(rank, *verdict) for rank, verdict in enumerate(verdicts) if verdict]
     if bad:
-        raise WorkspaceError("; ".join(bad))
+        text = "; ".join(f"rank {rank} could not {step}: {message}" for rank, _, message in bad)
+        raise _error_class({name for _, name, _ in bad})(text)
     return result
+
+
+def _error_class(names: set[str]) -> type[WorkspaceError]:
+    """The class that all failing ranks raised, if it is one kind of WorkspaceError."""
+    kind = getattr(errors, names.pop(), None) if len(names) == 1 else None
+    return kind if isinstance(kind, type) and issubclass(kind, WorkspaceError) else WorkspaceError
