@@ -1,4 +1,5 @@
-/// Runs a driver call that has been seen to hang on a thread of its own, and gives up waiting after a deadline.
+/// Runs a driver call that has been seen to hang on a thread of its own, and gives up waiting after a
+/// deadline.
 #pragma once
 
 #include <chrono>
