@@ -8,11 +8,12 @@ RANKS ?= 2
 SOURCES := pyproject.toml $(shell find csrc bench comm -name '*.txt' -o -name '*.[chi]pp' -o -name '*.inl') CMakeLists.txt
 CPP := $(shell git ls-files '*.hpp' '*.cpp' '*.inl')
 
-.PHONY: help bench test test-intel lint format model-check clean
+.PHONY: help bench test test-intel isa lint format model-check clean
 help:
 	@echo "make bench        all-reduce against MPI, oneCCL and Gloo at 8 B, 6 KB and 1 MiB (RANKS=$(RANKS))"
 	@echo "make test         the test suite"
-	@echo "make test-intel   the workspace on Intel's own driver (from this machine's Debian mirror) without a GPU"
+	@echo "make test-intel   workspace and kernels on Intel's own driver (from this machine's Debian mirror), no GPU"
+	@echo "make isa          machine code of the kernels for Intel GPUs, checked; writes docs/isa.md"
 	@echo "make model-check  the protocol as a model, and mutants that must fail"
 	@echo "make lint         ruff, mypy, clang-format"
 
@@ -36,6 +37,9 @@ test: .stamps/build
 test-intel: .stamps/build
 	-python -m tests.intel.fetch
 	python -m pytest tests/intel
+
+isa: .stamps/build
+	python -m tests.isa.gate
 
 lint: .stamps/venv
 	ruff check --output-format concise .

@@ -75,6 +75,10 @@ class WrongDeviceError(TensorError):
     """The tensor lives on another device than the communicator."""
 
 
+class QueueError(LamportError, ValueError):
+    """A SYCL queue cannot carry collectives, or there is none."""
+
+
 class MismatchError(LamportError, ValueError):
     """Ranks called with different operations, sizes or dtypes (checked mode, LAMPORT_CHECK=1)."""
 

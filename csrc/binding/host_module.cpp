@@ -4,6 +4,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 #include <unistd.h>
 
 #include <array>
@@ -126,6 +127,9 @@ NB_MODULE(_host, m) {
       .def("withdraw", &ShmWorkspace::withdraw, "token"_a)
       .def("close_peers", &ShmWorkspace::close_peers)
       .def("free", &ShmWorkspace::free)
+      .def_prop_ro("addresses", &ShmWorkspace::addresses)
+      .def_prop_ro("status_address",
+                   [](const ShmWorkspace& self) { return reinterpret_cast<uintptr_t>(self.view().status); })
       .def_ro_static("close_is_collective", &kCloseIsCollective)
       .def_prop_ro("total_bytes", [](const ShmWorkspace& self) { return self.layout().total_bytes(); });
   m.def(

@@ -29,6 +29,7 @@ template <class Target, class T, int W>
 LAMPORT_FN void all_reduce_one_shot(Target& target, const WorkspaceView& ws, const AllReduceArgs& args) {
   Lamport<Target, W> lamport(target, ws);
   const auto [chunks, length] = cut(packets_of<Target>(args.bytes), args.slot_packets);
+  LAMPORT_ROLLED
   for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
     if (chunk > 0) lamport.next_chunk();
     const uint64_t base = uint64_t{chunk} * length;

@@ -51,6 +51,7 @@ LAMPORT_FN void all_reduce_two_shot(Target& target, const WorkspaceView& ws, con
   Lamport<Target, W> lamport(target, ws);
   const auto [chunks, length] = cut(packets_of<Target>(args.bytes), W * args.slot_packets);
   const uint32_t slice = (length + W - 1) / W;
+  LAMPORT_ROLLED
   for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
     if (chunk > 0) lamport.next_chunk();
     const uint64_t base = uint64_t{chunk} * W * slice;

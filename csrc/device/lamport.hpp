@@ -82,28 +82,24 @@ class Lamport {
   /// being `mine`, and re-arms what it read. False if patience ran out: nothing in `all` counts.
   LAMPORT_FN bool collect(uint32_t offset, uint32_t stride, const Packet& mine, Packet (&all)[W]) {
     uint32_t* slot = ws_.own + offset;
-    const uint32_t rank = ws_.rank;
     typename Target::Patience patience(target_, ws_);
-    for (;;) {  // step: poll
-      uint32_t missing = 0;
+    Packet got[W - 1];  // by ascending source: with no branch between the loads their latencies overlap
+    for (;;) {          // step: poll
       LAMPORT_UNROLL
-      for (uint32_t s = 0; s < W; ++s) {
-        if (s == rank) {
-          all[s] = mine;
-        } else {
-          all[s] = target_.load_own(slot + s * stride);
-          if (has_empty(all[s])) missing = s + 1;
-        }
-      }
-      if (missing == 0) break;
+      for (uint32_t i = 0; i < W - 1; ++i) got[i] = target_.load_own(slot + source(i) * stride);
+      if (late(got) == 0) break;
       if (!patience.wait()) {
-        target_.give_up(ws_.status, missing, epoch_);
+        target_.give_up(ws_.status, late(got), epoch_);
         return false;
       }
     }
     LAMPORT_UNROLL
-    for (uint32_t s = 0; s < W; ++s) {  // step: restore
-      if (s != rank) target_.restore_own(slot + s * stride);
+    for (uint32_t i = 0; i < W - 1; ++i) target_.restore_own(slot + source(i) * stride);  // step: restore
+    LAMPORT_UNROLL
+    for (uint32_t s = 0; s < W; ++s) {
+      all[s] = mine;
+      if (s < W - 1 && s < ws_.rank) all[s] = got[s];
+      if (s > 0 && s > ws_.rank) all[s] = got[s - 1];
     }
     return true;
   }
@@ -123,6 +119,19 @@ class Lamport {
   }
 
  private:
+  /// The i-th other rank, upwards.
+  LAMPORT_FN uint32_t source(uint32_t i) const { return i + (i >= ws_.rank); }
+
+  /// 1 + a rank whose packet is incomplete; 0 if there is none.
+  LAMPORT_FN uint32_t late(const Packet (&got)[W - 1]) const {
+    uint32_t rank = 0;
+    LAMPORT_UNROLL
+    for (uint32_t i = 0; i < W - 1; ++i) {
+      if (has_empty(got[i])) rank = source(i) + 1;
+    }
+    return rank;
+  }
+
   Target& target_;
   const WorkspaceView ws_;  // a copy: the compiler need not fear that a packet store changes it
   uint32_t epoch_;

@@ -86,4 +86,10 @@ WorkspaceView ShmWorkspace::view() const {
   return view;
 }
 
+std::vector<uintptr_t> ShmWorkspace::addresses() const {
+  std::vector<uintptr_t> bases;
+  for (const Segment& segment : segments_) bases.push_back(reinterpret_cast<uintptr_t>(segment.data()));
+  return bases;
+}
+
 }  // namespace lamport

@@ -31,6 +31,8 @@ class ShmWorkspace {
   const Layout& layout() const { return layout_; }
   uint32_t rank() const { return rank_; }
   WorkspaceView view() const;
+  /// Base of every rank's memory in this process, for kernels that the SYCL runtime launches on it.
+  std::vector<uintptr_t> addresses() const;
 
  private:
   Line* cookie(const Segment& segment, uint32_t source) const;

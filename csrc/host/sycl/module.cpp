@@ -1,0 +1,228 @@
+/// lamport_xpu._sycl: collectives on SYCL queues.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <array>
+#include <chrono>
+#include <string>
+
+#include "csrc/binding/errors.hpp"
+#include "csrc/binding/tensor.hpp"
+#include "csrc/host/sycl/graph.hpp"
+#include "csrc/host/sycl/queues.hpp"
+#include "csrc/host/sycl/sycl_collectives.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace lamport {
+namespace {
+
+constexpr int32_t kDlpackCpu = 1;
+constexpr int32_t kDlpackOneApi = 14;
+
+/// An in-order queue of our own, or a reference to somebody else's.
+class PyQueue {
+ public:
+  explicit PyQueue(sycl::queue queue) : own_(std::move(queue)), queue_(&*own_) {}
+  explicit PyQueue(uintptr_t address) : queue_(&queue_at(address)) {}
+  PyQueue(const PyQueue&) = delete;
+  PyQueue& operator=(const PyQueue&) = delete;
+
+  sycl::queue& get() const { return *queue_; }
+
+ private:
+  std::optional<sycl::queue> own_;
+  sycl::queue* queue_;
+};
+
+/// SyclCollectives for Python: checks arguments, translates errors, refuses calls once broken or closed.
+class PySyclCollectives {
+ public:
+  PySyclCollectives(PyQueue& queue, const std::vector<uintptr_t>& bases, uintptr_t status, uint32_t rank,
+                    uint32_t slot_bytes, uint32_t slice_bytes,
+                    const std::array<std::pair<uint64_t, uint64_t>, 3>& thresholds, uint64_t max_bytes,
+                    double timeout, std::optional<bool> yielding)
+      : collectives_(
+            queue.get(),
+            {bases, status, rank, Layout{static_cast<uint32_t>(bases.size()), slot_bytes, slice_bytes}},
+            {{thresholds[0].first, thresholds[0].second},
+             {thresholds[1].first, thresholds[1].second},
+             {thresholds[2].first, thresholds[2].second}},
+            timeout, yielding),
+        queue_(queue.get()),
+        max_bytes_(max_bytes) {}
+
+  bool all_reduce(nb::handle x, nb::handle out, uintptr_t queue) {
+    raise_if_expired();
+    const TensorView in = tensor_view(x, "x");
+    const TensorView result = out.is(x) ? in : tensor_view(out, "out");
+    check(in, result);
+    last_bytes_ = in.bytes;
+    return collectives_.all_reduce(queue == 0 ? queue_ : queue_at(queue), in.data, result.data, in.bytes,
+                                   in.format);
+  }
+
+  /// On memory by address, for callers that have no tensor object.
+  bool all_reduce_raw(uintptr_t in, uintptr_t out, uint64_t bytes, uint32_t format, uintptr_t queue) {
+    raise_if_expired();
+    if (format > 2)
+      throw Error("UnsupportedDtypeError", "format must be 0 (float32), 1 (float16) or 2 (bfloat16)");
+    last_bytes_ = bytes;
+    return collectives_.all_reduce(queue == 0 ? queue_ : queue_at(queue), reinterpret_cast<const void*>(in),
+                                   reinterpret_cast<void*>(out), bytes, static_cast<Format>(format));
+  }
+
+  void wait(uintptr_t queue) {
+    {
+      nb::gil_scoped_release release;
+      (queue == 0 ? queue_ : queue_at(queue)).wait_and_throw();
+    }
+    raise_if_expired();
+  }
+
+  void raise_if_expired() {
+    if (unusable_ != nullptr) throw Error("ClosedError", unusable_);
+    const auto expired = collectives_.expired();
+    if (!expired) return;
+    unusable_ = "an earlier collective was abandoned half-way; close this communicator and create a new one";
+    nb::object error = nb::module_::import_("lamport_xpu.comm.errors").attr("CollectiveTimeout");
+    PyErr_SetObject(error.ptr(), error("all_reduce", expired->peer, expired->epoch, last_bytes_).ptr());
+    throw nb::python_error();
+  }
+
+  /// Seconds that `calls` launches took on this thread, C++ entry to return.
+  double time_launches(uintptr_t in, uintptr_t out, uint64_t bytes, uint32_t calls) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (uint32_t i = 0; i < calls; ++i) {
+      collectives_.all_reduce(queue_, reinterpret_cast<const void*>(in), reinterpret_cast<void*>(out), bytes,
+                              Format::fp16);
+    }
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
+
+  void close() { unusable_ = "the communicator is closed"; }
+
+ private:
+  void check(const TensorView& in, const TensorView& out) const {
+    check_device(in, "x");
+    check_device(out, "out");
+    if (in.format != out.format || in.bytes != out.bytes) {
+      throw Error("TensorError", "x and out must have the same dtype and number of elements");
+    }
+    if (in.bytes > max_bytes_) {
+      throw Error("TooLargeError", "the tensor has " + std::to_string(in.bytes) + " bytes and max_bytes is " +
+                                       std::to_string(max_bytes_) +
+                                       "; raise max_bytes when creating the communicator");
+    }
+    const char* a = static_cast<const char*>(in.data);
+    const char* b = static_cast<const char*>(out.data);
+    if (a != b && a < b + in.bytes && b < a + in.bytes) {
+      throw Error("TensorError",
+                  "x and out overlap in part; pass out=x to work in place, or separate memory");
+    }
+  }
+
+  void check_device(const TensorView& tensor, const char* what) const {
+    const bool host_memory_is_device_memory = collectives_.on_cpu() && tensor.device_type == kDlpackCpu;
+    if (tensor.device_type != kDlpackOneApi && !host_memory_is_device_memory) {
+      throw Error("WrongDeviceError", std::string(what) +
+                                          " is not on this communicator's SYCL device; move it there, or "
+                                          "create the communicator for the tensor's device");
+    }
+    if (reinterpret_cast<uintptr_t>(tensor.data) % sizeof(uint32_t) != 0) {
+      throw Error("TensorError", std::string(what) +
+                                     " starts at an address that is no multiple of 4 bytes, which the "
+                                     "GPU's vector loads need; pass " +
+                                     what + ".clone()");
+    }
+  }
+
+  SyclCollectives collectives_;
+  sycl::queue queue_;
+  uint64_t max_bytes_;
+  uint64_t last_bytes_ = 0;
+  const char* unusable_ = nullptr;
+};
+
+/// The same for a bare submit of an empty kernel, on one work-group as a decode-sized collective's.
+double time_empty_launches(PyQueue& queue, uint32_t calls) {
+  sycl::queue& q = queue.get();
+  const sycl::kernel kernel = empty_kernel(q.get_context());
+  const auto begin = std::chrono::steady_clock::now();
+  for (uint32_t i = 0; i < calls; ++i) {
+    sycl::ext::oneapi::experimental::nd_launch(q, sycl::nd_range<1>(64, 64), kernel);
+  }
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+}  // namespace
+
+NB_MODULE(_sycl, m) {
+  register_errors();
+  m.doc() = "Collectives as kernels on SYCL queues.";
+  nb::class_<PyQueue>(m, "Queue", "An in-order sycl::queue.")
+      .def_static(
+          "create",
+          [](const std::string& kind, uint32_t index) {
+            return new PyQueue(make_queue(kind.c_str(), index));
+          },
+          "kind"_a = "gpu", "index"_a = 0, nb::rv_policy::take_ownership,
+          "Own queue on a \"gpu\" or the \"cpu\".")
+      .def_static(
+          "at", [](uintptr_t address) { return new PyQueue(address); }, "address"_a,
+          nb::rv_policy::take_ownership,
+          "The sycl::queue at this address, which must outlive the object: torch.xpu's Stream.sycl_queue, or "
+          "dpctl's "
+          "SyclQueue.addressof_ref().")
+      .def_prop_ro("address", [](const PyQueue& q) { return reinterpret_cast<uintptr_t>(&q.get()); })
+      .def_prop_ro(
+          "level_zero_handles", [](const PyQueue& q) { return level_zero_handles(q.get()); },
+          "Native context and device, zeros on the CPU.")
+      .def_prop_ro("device_name",
+                   [](const PyQueue& q) { return q.get().get_device().get_info<sycl::info::device::name>(); })
+      .def_prop_ro(
+          "can_record",
+          [](const PyQueue& q) { return q.get().get_device().has(sycl::aspect::ext_oneapi_limited_graph); })
+      .def(
+          "wait", [](const PyQueue& q) { q.get().wait_and_throw(); },
+          nb::call_guard<nb::gil_scoped_release>());
+  nb::class_<Graph>(m, "Graph", "Launches on a queue, recorded once and replayed.")
+      .def(
+          "__init__", [](Graph* self, PyQueue& queue) { new (self) Graph(queue.get()); }, "queue"_a)
+      .def("begin", &Graph::begin)
+      .def("end", &Graph::end)
+      .def("replay", &Graph::replay);
+  nb::class_<PySyclCollectives>(m, "SyclCollectives")
+      .def(nb::init<PyQueue&, const std::vector<uintptr_t>&, uintptr_t, uint32_t, uint32_t, uint32_t,
+                    const std::array<std::pair<uint64_t, uint64_t>, 3>&, uint64_t, double,
+                    std::optional<bool>>(),
+           "queue"_a, "addresses"_a, "status_address"_a, "rank"_a, "slot_bytes"_a, "slice_bytes"_a,
+           "thresholds"_a, "max_bytes"_a, "timeout"_a, "yielding"_a = nb::none(),
+           nb::call_guard<nb::gil_scoped_release>())
+      .def("all_reduce", &PySyclCollectives::all_reduce, "x"_a, "out"_a, "queue"_a = 0,
+           "Launches on the queue at this address (0: the one given at creation); false if too large.")
+      .def("all_reduce_raw", &PySyclCollectives::all_reduce_raw, "x"_a, "out"_a, "nbytes"_a, "format"_a,
+           "queue"_a = 0)
+      .def("wait", &PySyclCollectives::wait, "queue"_a = 0, "Waits for the queue; raises CollectiveTimeout.")
+      .def("check", &PySyclCollectives::raise_if_expired,
+           "Raises CollectiveTimeout if a launched collective gave up.")
+      .def("time_launches", &PySyclCollectives::time_launches, "x"_a, "out"_a, "nbytes"_a, "calls"_a,
+           "For bench/launch_cost.py: float16 at these addresses; seconds for all calls.")
+      .def("close", &PySyclCollectives::close);
+  m.def("time_empty_launches", &time_empty_launches, "queue"_a, "calls"_a, "For bench/launch_cost.py.");
+  m.def(
+      "gpu_build_options",
+      [](const std::string& collective, uint32_t world) {
+        return gpu_build_options(collective == "all_reduce_two_shot" ? Collective::all_reduce_two_shot
+                                                                     : Collective::all_reduce_one_shot,
+                                 world);
+      },
+      "collective"_a, "world"_a, "What kernels are compiled with on a GPU, for tests/isa.");
+}
+
+}  // namespace lamport

@@ -1,0 +1,141 @@
+"""What the machine code of a shipped kernel must look like. Each rule returns the ways in which it is broken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tests.isa.listing import Block, Kernel
+
+PACKET_LOAD = "load.ugm.d32x4.a64.uc.uc"
+PACKET_STORE = "store.ugm.d32x4.a64.uc.uc"
+
+# Polls and restores a kernel contains are (world - 1) per collect, peer stores (world - 1) per publish.
+COLLECTS = {"all_reduce_one_shot": 1, "all_reduce_two_shot": 2}
+PUBLISHES = {"all_reduce_one_shot": 1, "all_reduce_two_shot": 2}
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Per-thread memory of a kernel, from the compiler's .zeinfo."""
+
+    private: int = 0
+    spill: int = 0
+    scratch: int = 0
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The row of a kernel in docs/isa.md; the first two are held by the budget."""
+
+    instructions: int
+    per_packet: int
+    polls: int
+    peer_stores: int
+
+
+def figures(kernel: Kernel) -> Figures:
+    """`per_packet` counts what lies in loops: publish, poll (once), restore, sum, store, tail handling included."""
+    in_loops = frozenset().union(*kernel.loops())
+    return Figures(
+        instructions=len(kernel.instructions()),
+        per_packet=sum(len(kernel.blocks[name].instructions) for name in in_loops),
+        polls=_count(kernel, PACKET_LOAD),
+        peer_stores=_count(kernel, PACKET_STORE),
+    )
+
+
+def check(kernel: Kernel, memory: Memory, collective: str, world: int) -> list[str]:
+    peers = world - 1
+    return [
+        *_complete(kernel),
+        *_polls(kernel, COLLECTS[collective], peers),
+        *_stores(kernel, (PUBLISHES[collective] + COLLECTS[collective]) * peers),
+        *_no_read_back(kernel),
+        *_atomics(kernel),
+        *_memory(kernel, memory),
+    ]
+
+
+def _count(kernel: Kernel, opcode: str) -> int:
+    return sum(instruction.opcode == opcode for instruction in kernel.instructions())
+
+
+def _complete(kernel: Kernel) -> Iterator[str]:
+    """Guards the other rules: a listing read only in part proves nothing."""
+    if len(kernel.instructions()) != kernel.header.get("instCount"):
+        yield f"read {len(kernel.instructions())} instructions of {kernel.header.get('instCount')}"
+
+
+def _polls(kernel: Kernel, collects: int, peers: int) -> Iterator[str]:
+    """Each collect spins in a loop of its own on `peers` uncached 16-byte loads, all in flight together.
+
+    The compiler may peel the first round: the same loads once more, ahead of the loop.
+    """
+    loops = kernel.loops()
+    spins = 0
+    peeled = 0
+    for block in kernel.blocks.values():
+        loads = sum(i.opcode == PACKET_LOAD for i in block.instructions)
+        if loads == 0:
+            continue
+        if loads != peers:
+            yield f"{block.name}: {loads} polls in a round instead of {peers}"
+        yield from _serialised(block)
+        around = min((loop for loop in loops if block.name in loop), key=len, default=frozenset[str]())
+        restores = any(i.opcode == PACKET_STORE for name in around for i in kernel.blocks[name].instructions)
+        if around and not restores:
+            spins += 1
+        else:
+            peeled += 1
+    if spins != collects:
+        yield f"{spins} loops spin on uncached 16-byte loads instead of {collects}"
+    if peeled > spins:
+        yield f"{peeled} rounds of uncached loads outside a spin loop"
+
+
+def _serialised(block: Block) -> Iterator[str]:
+    positions = [n for n, i in enumerate(block.instructions) if i.opcode == PACKET_LOAD]
+    tokens: list[str] = []
+    for instruction in block.instructions[positions[0] : positions[-1] + 1]:
+        if any(instruction.waits_for(token) for token in tokens):
+            yield f"{block.name}: waits for one poll before it issues the next"
+            return
+        if instruction.opcode == PACKET_LOAD and instruction.token:
+            tokens.append(instruction.token)
+
+
+def _stores(kernel: Kernel, expected: int) -> Iterator[str]:
+    found = _count(kernel, PACKET_STORE)
+    if found != expected:
+        yield f"{found} uncached 16-byte stores instead of {expected}"
+
+
+def _no_read_back(kernel: Kernel) -> Iterator[str]:
+    """A load from the address just stored to would cross the link and come back."""
+    for block in kernel.blocks.values():
+        stored: set[str] = set()
+        for instruction in block.instructions:
+            if instruction.opcode.startswith("store.ugm") and ".uc.uc" in instruction.opcode and instruction.address:
+                stored.add(instruction.address)
+            elif instruction.is_load and instruction.address in stored:
+                yield f"{block.name}: reads back what it stored to a peer"
+                return
+
+
+def _atomics(kernel: Kernel) -> Iterator[str]:
+    """Only the ticket, in own memory: over PCIe there are no atomics."""
+    found = sum(i.opcode.startswith("atomic") for i in kernel.instructions())
+    if found != 1:
+        yield f"{found} atomics instead of the ticket's one"
+
+
+def _memory(kernel: Kernel, memory: Memory) -> Iterator[str]:
+    private = max(memory.private, kernel.header.get("private memory size", 0))
+    spill = max(memory.spill, kernel.header.get("spill size", 0))
+    if private:
+        yield f"{private} bytes of private memory"
+    if spill:
+        yield f"{spill} bytes of spills"
+    if memory.scratch and not private and not spill:
+        yield f"{memory.scratch} bytes of scratch memory"
