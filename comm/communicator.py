@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from lamport_xpu import _host
-from lamport_xpu.comm import policy
+from lamport_xpu.comm import engines, policy
 from lamport_xpu.comm.bootstrap import (
     Bootstrap,
     LocalBootstrap,
@@ -27,11 +27,6 @@ Library = Callable[[Any, Any], None]
 DEFAULT_MAX_BYTES = 64 << 20
 DEFAULT_TIMEOUT = 10.0
 
-# A pause takes some 40-70 ns; a peer on its own core is later than 100 us only when it has other work.
-_SPINS_OWN_CORE = 2000
-# The peer may be waiting for this very core.
-_SPINS_SHARED_CORE = 8
-
 
 class Communicator:
     """Collectives over a workspace shared by all ranks of one host.
@@ -42,7 +37,7 @@ class Communicator:
     Attributes:
         rank: this process, 0 to world_size - 1.
         world_size: number of ranks, 1 to 8.
-        device: "cpu".
+        device: "cpu" or "cuda".
         max_bytes: largest tensor accepted, in bytes.
     """
 
@@ -59,7 +54,8 @@ class Communicator:
 
         Args:
             bootstrap: how the ranks reach each other.
-            device: where tensors live: "cpu".
+            device: where tensors live: "cpu", or "cuda" for torch's current GPU. There a call is enqueued on torch's
+                current stream and returns at once; it may be captured in a CUDA graph.
             max_bytes: largest tensor accepted. Costs no memory: larger tensors stream through the workspace.
             timeout: seconds a collective may wait for a peer before it raises CollectiveTimeout.
             thresholds: which algorithm at which size; by default what --tune stored, or the built-in values.
@@ -78,15 +74,14 @@ class Communicator:
                 f"world size {self.world_size} is outside 1 to {MAX_WORLD}: lamport_xpu works inside one host; for "
                 "more ranks create one communicator per host and combine the hosts with torch.distributed or MPI"
             )
-        if device != "cpu":
-            raise WorkspaceError(f'device {device!r} is not supported by this build; use device="cpu"')
+        self._device = engines.find(device)
         if timeout <= 0 or max_bytes < 4:
             raise ValueError(f"timeout must be positive and max_bytes at least 4, got {timeout} and {max_bytes}")
         chunks = policy.CHUNKS[device]
-        native = _host.ShmWorkspace(self.rank, self.world_size, chunks.slot_bytes, chunks.slice_bytes, timeout)
+        native = self._device.workspace(self.rank, self.world_size, chunks, timeout)
         self._workspace = Workspace(bootstrap, native, device, chunks)
         limits = [self._limits(dtype, thresholds) for dtype in policy.DTYPES]
-        self._engine = _host.HostCollectives(native, limits, self._spins(), max_bytes)
+        self._engine = self._device.engine(native, bootstrap, limits, max_bytes)
         self._probe()
         self._all_reduce = self._engine.all_reduce_callable(_empty_like, self._library)
         # On the instance, so that a call goes straight to native code.
@@ -104,7 +99,8 @@ class Communicator:
 
             comm.Allreduce(MPI.IN_PLACE if out is x else np.from_dlpack(x), np.from_dlpack(out))
 
-        return cls(bootstrap, libraries={"float32": library}, **options)
+        on_cpu = options.get("device", "cpu") == "cpu"
+        return cls(bootstrap, libraries={"float32": library} if on_cpu else {}, **options)
 
     @classmethod
     def from_torch(
@@ -155,10 +151,15 @@ class Communicator:
         Raises:
             TensorError: the tensors do not fit (UnsupportedDtypeError, NonContiguousError, TooLargeError,
                 WrongDeviceError, ...); nothing was sent, the communicator stays usable.
-            CollectiveTimeout: a peer did not come; the communicator can only be closed.
+            CollectiveTimeout: a peer did not come; the communicator can only be closed. On a GPU, which works on
+                while the host has returned, the next call or `check` raises it for an earlier one.
             ClosedError: closed, or abandoned by an earlier time-out.
         """
         return self._all_reduce(x, out)
+
+    def check(self) -> None:
+        """Raises CollectiveTimeout if a collective that has run on the GPU by now was given up; does not wait."""
+        self._engine.check()
 
     def close(self) -> None:
         """Frees the workspace. Collective on devices with memory of their own; harmless to repeat."""
@@ -179,24 +180,22 @@ class Communicator:
         two_shot = chosen.two_shot_max_bytes if dtype in self._libraries else policy.UNLIMITED
         return chosen.one_shot_max_bytes, two_shot
 
-    def _spins(self) -> int:
-        cores = [pickle.loads(data) for data in self._bootstrap.all_gather(pickle.dumps(os.sched_getaffinity(0)))]
-        return _SPINS_OWN_CORE if len(set().union(*cores)) >= self.world_size else _SPINS_SHARED_CORE
-
     def _probe(self) -> None:
         """An all-reduce with a known answer before the user's first: the smallest, and one of many packets."""
         import numpy as np
 
         def probe() -> None:
             for count in (1, min(4099, self.max_bytes // 4)):
-                x = np.arange(count, dtype=np.float32) + self.rank
+                x = self._device.tensor(np.arange(count, dtype=np.float32) + self.rank)
                 try:
                     if not self._engine.all_reduce(x, x):
                         continue  # above two_shot_max_bytes: the library's size
+                    found = self._device.array(x)
+                    self._engine.check()
                 except CollectiveTimeout as error:
                     raise WorkspaceError(f"functional probe: {error}") from error
                 expected = np.arange(count, dtype=np.float32) * self.world_size + sum(range(self.world_size))
-                if not np.array_equal(x, expected):
+                if not np.array_equal(found, expected):
                     raise WorkspaceError(f"functional probe: wrong sum of {count} elements; peers' writes are lost")
 
         try:

@@ -69,11 +69,16 @@ class PyHostCollectives {
     }
   }
 
+  /// Time-outs have been raised by the calls themselves.
+  void check() const {
+    if (unusable_ != nullptr) throw Error("ClosedError", unusable_);
+  }
+
   void close() { unusable_ = "the communicator is closed"; }
 
  private:
   void check(const TensorView& in, const TensorView& out) const {
-    if (unusable_ != nullptr) throw Error("ClosedError", unusable_);
+    check();
     if (in.device_type != 1 || out.device_type != 1) {
       throw Error("WrongDeviceError",
                   "this communicator was made with device=\"cpu\" and the tensor is on another "
@@ -157,6 +162,7 @@ NB_MODULE(_host, m) {
                 std::move(empty_like), std::move(library));
           },
           "empty_like"_a, "library"_a)
+      .def("check", nb::overload_cast<>(&PyHostCollectives::check, nb::const_))
       .def("close", &PyHostCollectives::close);
 }
 

@@ -5,21 +5,29 @@
 
 namespace lamport {
 
-/// Packets [base, base + length) of the tensor, through the slots of `generation`.
 template <class Target, class T, int W>
 LAMPORT_FN bool one_shot_chunk(Target& target, Lamport<Target, W>& lamport, const AllReduceArgs& args,
-                               uint32_t generation, uint64_t base, uint32_t length) {
+                               uint32_t chunk, uint32_t length) {
   using Packet = typename Target::Packet;
+  const uint64_t base = uint64_t{chunk} * length;
+  const uint32_t first = target.first();
+  // On a GPU mostly the only packet: under way before the epoch is needed, and then still at hand.
+  Packet first_packet{};
+  if constexpr (Target::kKeepsFirst) first_packet = target.load_tensor(args.in, base + first, args.bytes);
+  const auto load = [&](uint32_t p) {
+    const bool at_hand = Target::kKeepsFirst && p == first;
+    return without_empty(at_hand ? first_packet : target.load_tensor(args.in, base + p, args.bytes));
+  };
+  const uint32_t generation = lamport.generation(chunk);
   const uint32_t stride = args.slot_packets * Target::kPacketWords;
-  for (uint32_t p = target.first(); p < length; p += target.step()) {
-    const Packet mine = without_empty(target.load_tensor(args.in, base + p, args.bytes));
-    lamport.publish(generation + lamport.rank() * stride + p * Target::kPacketWords, mine);
+  for (uint32_t p = first; p < length; p += target.step()) {
+    lamport.publish(generation + lamport.rank() * stride + p * Target::kPacketWords, load(p));
   }
+  if (chunk == 0) lamport.sign();
   lamport.watch(generation, stride, length - 1);
-  for (uint32_t p = target.first(); p < length; p += target.step()) {
-    const Packet mine = without_empty(target.load_tensor(args.in, base + p, args.bytes));
+  for (uint32_t p = first; p < length; p += target.step()) {
     Packet all[W];
-    if (!lamport.collect(generation + p * Target::kPacketWords, stride, mine, all)) return false;
+    if (!lamport.collect(generation + p * Target::kPacketWords, stride, load(p), all)) return false;
     target.store_tensor(args.out, base + p, args.bytes, sum_in_rank_order<Target, T, W>(all));
   }
   return true;
@@ -32,8 +40,7 @@ LAMPORT_FN void all_reduce_one_shot(Target& target, const WorkspaceView& ws, con
   LAMPORT_ROLLED
   for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
     if (chunk > 0) lamport.next_chunk();
-    const uint64_t base = uint64_t{chunk} * length;
-    if (!one_shot_chunk<Target, T, W>(target, lamport, args, lamport.generation(chunk), base, length)) break;
+    if (!one_shot_chunk<Target, T, W>(target, lamport, args, chunk, length)) break;
   }
   lamport.leave(chunks, lamport.rank() * args.slot_packets * Target::kPacketWords);
 }

@@ -5,25 +5,29 @@
 
 namespace lamport {
 
-/// Packets [base, base + W * slice) of the tensor. A generation holds the W slots of the scatter, then the W
-/// slots of the gather.
+/// A generation holds the W slots of the scatter, then the W slots of the gather.
 template <class Target, class T, int W>
 LAMPORT_FN bool two_shot_chunk(Target& target, Lamport<Target, W>& lamport, const AllReduceArgs& args,
-                               uint32_t generation, uint64_t base, uint32_t slice) {
+                               uint32_t chunk, uint32_t slice) {
   using Packet = typename Target::Packet;
+  const uint64_t base = uint64_t{chunk} * W * slice;
   const uint32_t rank = lamport.rank();
   const uint32_t stride = args.slot_packets * Target::kPacketWords;
-  const uint32_t scatter = generation;
-  const uint32_t gather = generation + W * stride;
+  const uint32_t scatter = lamport.generation(chunk);
+  const uint32_t gather = scatter + W * stride;
 
   for (uint32_t p = target.first(); p < slice; p += target.step()) {
+    Packet mine[W - 1];  // all loads before the first store, which no compiler moves a load over
     LAMPORT_UNROLL
     for (int i = 0; i < W - 1; ++i) {
-      const uint64_t q = base + (rank + 1 + i) % W * slice + p;
-      const Packet mine = without_empty(target.load_tensor(args.in, q, args.bytes));
-      lamport.publish_to(i, scatter + rank * stride + p * Target::kPacketWords, mine);
+      mine[i] = target.load_tensor(args.in, base + (rank + 1 + i) % W * slice + p, args.bytes);
+    }
+    LAMPORT_UNROLL
+    for (int i = 0; i < W - 1; ++i) {
+      lamport.publish_to(i, scatter + rank * stride + p * Target::kPacketWords, without_empty(mine[i]));
     }
   }
+  if (chunk == 0) lamport.sign();
   lamport.watch(scatter, stride, slice - 1);
   for (uint32_t p = target.first(); p < slice; p += target.step()) {
     const uint64_t q = base + rank * slice + p;
@@ -54,8 +58,7 @@ LAMPORT_FN void all_reduce_two_shot(Target& target, const WorkspaceView& ws, con
   LAMPORT_ROLLED
   for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
     if (chunk > 0) lamport.next_chunk();
-    const uint64_t base = uint64_t{chunk} * W * slice;
-    if (!two_shot_chunk<Target, T, W>(target, lamport, args, lamport.generation(chunk), base, slice)) break;
+    if (!two_shot_chunk<Target, T, W>(target, lamport, args, chunk, slice)) break;
   }
   lamport.leave(chunks, lamport.rank() * args.slot_packets * Target::kPacketWords);
 }

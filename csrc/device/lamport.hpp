@@ -1,39 +1,38 @@
 /// The Lamport protocol, and only it: publish, collect, epoch.
 ///
-/// Every rank owns an exchange memory of two generations; a generation has a slot per source rank, a slot is
-/// an array of packets, and a word equal to kEmpty has not arrived. A call runs these steps on every rank:
+/// Every rank owns an exchange memory of two generations; a generation has a slot per source rank, a slot is an
+/// array of packets, and a word equal to kEmpty has not arrived. A call runs these steps on every rank:
 ///
 ///   enter    every work-group reads its own epoch e; chunk c of the call uses generation (e + c) mod 2
-///   publish  store the packet into every peer's slot for this rank       (all of a work-group's, before it
-///   polls) poll     read own memory until no word is kEmpty                      (never a peer's memory: P1)
+///   publish  store the packet into every peer's slot for this rank; all of a chunk before the chunk's first poll
+///   sign     once a call, after the first publishes: draw a ticket, which says "I have read the epoch"
+///   poll     read own memory until no word is kEmpty (never a peer's memory: P1)
 ///   restore  write kEmpty over what was read
 ///   fence    before the next chunk's publish: restores are performed before later publishes can be seen
-///   leave    the last work-group out (ticket) comes to
-///   advance  ticket = 0, epoch = e + number of chunks
+///   advance  as it leaves, the work-group that signed last: ticket = 0, epoch = e + number of chunks
 ///
-/// LIVENESS. A poll waits only for a publish of the same call, and a work-group publishes a chunk before it
-/// polls it. With all work-groups resident (P5) every publish happens, in chunk order, without waiting for
-/// anything but polls of earlier chunks; so by induction over chunks every poll ends. A two-shot chunk adds
-/// one link: the gather publish of an owner waits for the scatter publishes of the chunk, which wait for
-/// nothing new.
+/// Signing early takes the ticket's round trip off the end of the call, and no work-group waits at a barrier or for
+/// its own stores: the end of the kernel performs them, and only then does the next call read the epoch.
+///
+/// LIVENESS. A poll waits only for a publish of the same call, and a work-group publishes a chunk before it polls
+/// it. With all work-groups resident (P5) every publish happens, in chunk order, without waiting for anything but
+/// polls of earlier chunks; so by induction over chunks every poll ends. A two-shot chunk adds one link: the
+/// gather publish of an owner waits for the scatter publishes of the chunk, which wait for nothing new.
 ///
 /// REUSE. A peer may write word X of generation g for chunk n + 2 only after this rank restored X in chunk n
-/// (chunks counted over all calls, which is what the epoch counts). All chunks of a call have the same
-/// length, padded with zero packets at the tensor's end, and the grid is constant within a call, so a packet
-/// index has one owning work-item throughout the call on each rank.
-///  - n and n + 1 in the same call. The peer has collected X's index of chunk n + 1, in its own call or, if
-///  the
-///    call ended with chunk n + 1, in a kernel that has ended. This rank's owner of the index published that
-///    after restoring X and after its fence. (Were the last chunk shorter, nothing would tell that X is
-///    restored.)
-///  - n + 1 begins a call. The peer has collected a packet of it, in its own work-item or in a kernel that
-///  has
-///    ended, which depends on a publish of every rank: directly in a one-shot, through the slice owner in a
-///    two-shot, where a result exists only once all ranks have scattered. This rank publishes it in a kernel
-///    that starts after the kernel of chunk n has ended, restores included.
-/// Two generations therefore suffice for any mixture of sizes, algorithms and grids, and no word is ever
-/// written twice without a restore between. One epoch per workspace, not per work-group, is what makes "chunk
-/// n" mean the same on every rank when grids differ.
+/// (chunks counted over all calls, which is what the epoch counts). All chunks of a call have the same length,
+/// padded with zero packets at the tensor's end, and the grid is constant within a call, so a packet index has one
+/// owning work-item throughout the call on each rank.
+///  - n and n + 1 in the same call. The peer has collected X's index of chunk n + 1, in its own call or, if the call
+///    ended with chunk n + 1, in a kernel that has ended. This rank's owner of the index published that after
+///    restoring X and after its fence. (Were the last chunk shorter, nothing would tell that X is restored.)
+///  - n + 1 begins a call. The peer has collected a packet of it, in its own work-item or in a kernel that has ended,
+///    which depends on a publish of every rank: directly in a one-shot, through the slice owner in a two-shot, where
+///    a result exists only once all ranks have scattered. This rank publishes it in a kernel that starts after the
+///    kernel of chunk n has ended, restores included.
+/// Two generations therefore suffice for any mixture of sizes, algorithms and grids, and no word is ever written
+/// twice without a restore between. One epoch per workspace, not per work-group, is what makes "chunk n" mean the
+/// same on every rank when grids differ.
 ///
 /// tests/model holds the same steps as a model that is checked exhaustively, with mutants that must fail.
 #pragma once
@@ -70,6 +69,9 @@ class Lamport {
     target_.store_peer(ws_.peer[i] + offset, packet);
   }
 
+  /// Once a call, between the first publishes and the first poll.
+  LAMPORT_FN void sign() { ticket_ = target_.draw_ticket(&ws_.control->ticket.value); }  // step: sign
+
   /// Before collecting packets up to `last` of each source; see Target::watch.
   LAMPORT_FN void watch(uint32_t offset, uint32_t stride, uint32_t last) const {
     LAMPORT_UNROLL
@@ -87,7 +89,10 @@ class Lamport {
     for (;;) {          // step: poll
       LAMPORT_UNROLL
       for (uint32_t i = 0; i < W - 1; ++i) got[i] = target_.load_own(slot + source(i) * stride);
-      if (late(got) == 0) break;
+      bool missing = false;
+      LAMPORT_UNROLL
+      for (uint32_t i = 0; i < W - 1; ++i) missing |= has_empty(got[i]);
+      if (!missing) break;
       if (!patience.wait()) {
         target_.give_up(ws_.status, late(got), epoch_);
         return false;
@@ -107,14 +112,15 @@ class Lamport {
   /// step: fence
   LAMPORT_FN void next_chunk() { target_.fence(); }
 
-  /// step: leave. `slot` is the word offset of this rank's slot in a generation: where the next call, if it
-  /// is like this one, will publish first (a hint; see Target::will_publish).
+  /// `slot` is the word offset of this rank's slot in a generation: where the next call, if it is like this
+  /// one, will publish first (a hint; see Target::will_publish).
   LAMPORT_FN void leave(uint32_t chunks, uint32_t slot) {
     LAMPORT_UNROLL
     for (int i = 0; i < W - 1; ++i) target_.will_publish(ws_.peer[i] + generation(chunks) + slot);
-    target_.fence();
-    if (target_.last_group_out(&ws_.control->ticket.value)) {
-      ws_.control->epoch.value = epoch_ + chunks;  // step: advance
+    target_.finish();
+    if (target_.signed_last(ticket_)) {  // step: advance
+      ws_.control->ticket.value = 0;
+      ws_.control->epoch.value = epoch_ + chunks;
     }
   }
 
@@ -135,6 +141,7 @@ class Lamport {
   Target& target_;
   const WorkspaceView ws_;  // a copy: the compiler need not fear that a packet store changes it
   uint32_t epoch_;
+  uint32_t ticket_ = 0;
 };
 
 /// fp32 accumulation in rank order, one rounding at the end: the same bits on every rank (P7).

@@ -73,12 +73,16 @@ struct Floats {
   float v[kCount];
 };
 
+/// kEmpty is the least of all words as signed integers: one minimum a word, one comparison a packet.
 template <int Words>
 LAMPORT_FN bool has_empty(const Packet<Words>& packet) {
-  bool found = false;
+  int32_t least = static_cast<int32_t>(packet.w[0]);
   LAMPORT_UNROLL
-  for (int i = 0; i < Words; ++i) found |= packet.w[i] == kEmpty;
-  return found;
+  for (int i = 1; i < Words; ++i) {
+    const int32_t word = static_cast<int32_t>(packet.w[i]);
+    least = word < least ? word : least;
+  }
+  return static_cast<uint32_t>(least) == kEmpty;
 }
 
 template <int Words>

@@ -27,6 +27,7 @@ class HostTarget {
   using Half = SoftHalf;
   static constexpr uint32_t kPacketWords = 16;
   static constexpr uint64_t kPacketBytes = 64;
+  static constexpr bool kKeepsFirst = false;  // a reload from L1 is cheaper than telling which packet it is
   static constexpr uint64_t kLateNs = 1000000;
 
   /// Lines to own before they are written: the peer restored them, so each is in the other core's cache. The
@@ -41,7 +42,9 @@ class HostTarget {
   LAMPORT_FN uint32_t step() const { return 1; }
 
   LAMPORT_FN uint32_t load_epoch(const Control* control) const { return control->epoch.value; }
-  LAMPORT_FN bool last_group_out(uint32_t*) const { return true; }
+  LAMPORT_FN uint32_t draw_ticket(uint32_t*) const { return 0; }
+  LAMPORT_FN bool signed_last(uint32_t) const { return true; }
+  LAMPORT_FN void finish() const { fence(); }  // no kernel ends here that would perform the restores
 
   /// Own the line by the time it is written, instead of waiting for it then.
   LAMPORT_FN void will_publish(const uint32_t* packet) const { __builtin_prefetch(packet, 1); }

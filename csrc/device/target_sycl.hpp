@@ -56,6 +56,7 @@ class SyclTarget {
   static constexpr int kPacketWords = 4;
   using Packet = lamport::Packet<kPacketWords>;
   using Half = SyclHalf;
+  static constexpr bool kKeepsFirst = true;  // mostly a work-item's only packet, and memory is far
 
   explicit SyclTarget(Pause pause)
       : pause_(pause), item_(sycl::ext::oneapi::this_work_item::get_nd_item<1>()) {}
@@ -86,17 +87,17 @@ class SyclTarget {
   uint32_t load_epoch(const Control* control) const { return control->epoch.value; }
   void fence() const { sycl::atomic_fence(sycl::memory_order::acq_rel, sycl::memory_scope::system); }
 
-  /// True for one work-item of the last work-group to come here; the ticket is then 0 again.
-  bool last_group_out(uint32_t* ticket) {
+  /// One signature a work-group; the barrier makes sure that all its work-items have read the epoch.
+  uint32_t draw_ticket(uint32_t* ticket) {
     group_barrier();
-    if (item_.get_local_linear_id() != 0) return false;
-    sycl::atomic_ref<uint32_t, sycl::memory_order::acq_rel, sycl::memory_scope::device,
+    if (item_.get_local_linear_id() != 0) return ~0u;
+    sycl::atomic_ref<uint32_t, sycl::memory_order::relaxed, sycl::memory_scope::device,
                      sycl::access::address_space::global_space>
-        out(*ticket);
-    if (out.fetch_add(1) + 1 != item_.get_group_range(0)) return false;
-    *ticket = 0;  // nobody else is left to see it, and an atomic store would be one more read-modify-write
-    return true;
+        drawn(*ticket);
+    return drawn.fetch_add(1);
   }
+  bool signed_last(uint32_t ticket) const { return ticket + 1 == item_.get_group_range(0); }
+  void finish() const {}  // the end of the kernel performs the restores
 
   /// No atomics: over PCIe the host's memory has none. Work-items that race here report the same call.
   void give_up(Status* status, uint32_t waited_for, uint32_t epoch) const {

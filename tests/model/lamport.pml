@@ -9,8 +9,8 @@
  *   SAME_GRID       in such a sequence all ranks use the same grid
  *   LAZY            a store lands when it is polled for, not at any moment in between
  *
- * A work-group is one thread of control here. That covers work-items too: between enter and leave they share
- * nothing, and leave waits for all of them.
+ * A work-group is one thread of control here. That covers work-items too: between enter and the end of the kernel
+ * they share nothing but the ticket, which a target may draw for any part of a work-group that enters as one.
  *
  * Stores to a peer travel through `fly`, a word at a time, and land in any order. A restore waits in `held` until
  * the work-group's fence or the end of its kernel, the latest that the header permits.
@@ -20,6 +20,8 @@
  *  - A store must find its word EMPTY when it is issued, since landing at once is one of its futures.
  *  - A packet's words are awaited together: a word that has arrived stays until this same work-group restores it.
  *  - A restore is performed as late as possible: sooner would only make room for a store sooner.
+ *  - The last group to leave advances the epoch, not the last to sign: once all have signed nobody reads it before
+ *    the kernel has ended.
  *  - LAZY: nothing but the poll can tell a store under way from one that has landed.
  *  - Values tell apart the last WINDOW calls; ranks are never more than one call apart (asserted).
  */
@@ -72,11 +74,11 @@ byte epoch[RANKS]; /* modulo GENERATIONS: no more of it is used */
 #endif
 
 #if defined(EPOCH_PER_GROUP)
-#define LAST_OUT true
+#define ADVANCES true
 #elif defined(EARLY_ADVANCE)
-#define LAST_OUT (ticket[me] == 1)
+#define ADVANCES (running[me] == GRID(me))
 #else
-#define LAST_OUT (ticket[me] == GRID(me))
+#define ADVANCES (running[me] == 1)
 #endif
 #ifdef ADVANCE_BY_ONE
 #define ADVANCE 1
@@ -322,6 +324,10 @@ end_idle:
 #else
           publish_chunk(); /* step: publish */
 #endif
+          if
+          :: c == 0 -> ticket[me]++ /* step: sign */
+          :: else
+          fi;
           published = true
         }
      :: d_step {
@@ -354,18 +360,16 @@ end_idle:
      od;
      atomic {
        printf("rank %d group %d call %d: leave\n", me, g, k);
-       ticket[me]++; /* step: leave */
        if
-       :: LAST_OUT -> EPOCH = (e + ADVANCE) % GENERATIONS /* step: advance */
+       :: ADVANCES -> EPOCH = (e + ADVANCE) % GENERATIONS /* step: advance */
        :: else
        fi;
-       ticket[me] = ticket[me] % GRID(me);
        assert(running[me] > 0);
        running[me]--;
        e = 0; c = 0; p = 0; chunks = 0; length = 0; stage = 0;
        if
        :: running[me] == 0 ->
-          d_step { perform_restores(true) };
+          d_step { assert(ticket[me] == GRID(me)); ticket[me] = 0; perform_restores(true) };
           kernel[me] = (k + 1) % WINDOW;
           launch()
        :: else -> k = 0

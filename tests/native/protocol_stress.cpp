@@ -39,12 +39,9 @@ class GridTarget : public HostTarget<0> {
   void restore_own(uint32_t* p) const {
     if (mutant != "no-restore") HostTarget<0>::restore_own(p);
   }
-  bool last_group_out(uint32_t* ticket) const {
-    const uint32_t before = __atomic_fetch_add(ticket, 1, __ATOMIC_ACQ_REL);
-    if (mutant == "first-out-advances") return before % items_ == 0;
-    if (before != items_ - 1) return false;
-    *ticket = 0;
-    return true;
+  uint32_t draw_ticket(uint32_t* ticket) const { return __atomic_fetch_add(ticket, 1, __ATOMIC_ACQ_REL); }
+  bool signed_last(uint32_t ticket) const {
+    return ticket == (mutant == "first-out-advances" ? 0 : items_ - 1);
   }
 
  private:

@@ -6,18 +6,6 @@
 
 namespace lamport {
 
-/// Up to which size, in bytes, an algorithm is used; above two_shot_max the caller's library takes over.
-struct Thresholds {
-  uint64_t one_shot_max;
-  uint64_t two_shot_max;
-};
-
-/// A wait that ran out: who did not come.
-struct Timeout {
-  uint32_t peer;
-  uint32_t epoch;
-};
-
 /// The host's collectives over a ready workspace: picks the algorithm, runs the kernel on the calling thread.
 class HostCollectives {
  public:

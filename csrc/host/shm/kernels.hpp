@@ -5,10 +5,9 @@
 #include "csrc/device/host_wait.hpp"
 #include "csrc/device/packet.hpp"
 #include "csrc/device/workspace_view.hpp"
+#include "csrc/host/thresholds.hpp"
 
 namespace lamport {
-
-enum class Algorithm : uint32_t { one_shot = 0, two_shot = 1 };
 
 using AllReduceKernel = void (*)(const HostWait&, const WorkspaceView&, const AllReduceArgs&);
 

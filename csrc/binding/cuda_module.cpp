@@ -1,0 +1,169 @@
+/// lamport_xpu._cuda: workspace and collectives on CUDA GPUs.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+
+#include <array>
+#include <string>
+
+#include "csrc/binding/all_reduce_callable.hpp"
+#include "csrc/binding/errors.hpp"
+#include "csrc/binding/tensor.hpp"
+#include "csrc/host/cuda/cuda_collectives.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace lamport {
+namespace {
+
+constexpr int32_t kDlpackCuda = 2;
+
+/// Peers must have closed memory before it is freed.
+const bool kCloseIsCollective = true;
+
+/// CudaCollectives for Python: checks arguments, translates errors, refuses calls once broken or closed.
+class PyCudaCollectives {
+ public:
+  PyCudaCollectives(std::shared_ptr<CudaWorkspace> workspace,
+                    const std::array<std::pair<uint64_t, uint64_t>, 3>& thresholds, uint64_t max_bytes,
+                    nb::callable current_stream)
+      : collectives_(std::move(workspace), {{thresholds[0].first, thresholds[0].second},
+                                            {thresholds[1].first, thresholds[1].second},
+                                            {thresholds[2].first, thresholds[2].second}}),
+        max_bytes_(max_bytes),
+        current_stream_(std::move(current_stream)) {}
+
+  bool all_reduce(nb::handle x, nb::handle out) {
+    check();
+    const TensorView in = tensor_view(x, "x");
+    const TensorView result = out.is(x) ? in : tensor_view(out, "out");
+    check(in, result);
+    return collectives_.all_reduce(in.data, result.data, in.bytes, in.format, stream());
+  }
+
+  void check() {
+    if (unusable_ != nullptr) throw Error("ClosedError", unusable_);
+    try {
+      collectives_.check();
+    } catch (const Timeout& timeout) {
+      unusable_ =
+          "an earlier collective was abandoned half-way; close this communicator and create a new one";
+      nb::object error = nb::module_::import_("lamport_xpu.comm.errors").attr("CollectiveTimeout");
+      PyErr_SetObject(error.ptr(),
+                      error("all_reduce", timeout.peer, timeout.epoch, collectives_.timed_out_bytes()).ptr());
+      throw nb::python_error();
+    }
+  }
+
+  void set_launch(uint32_t threads, uint32_t overlap) {
+    if ((threads != 0 && threads != 64 && threads != 128 && threads != 256) || overlap > 2) {
+      throw nb::value_error("threads must be 0, 64, 128 or 256, overlap 0, 1 or 2");
+    }
+    collectives_.set_launch({threads, static_cast<Overlap>(overlap)});
+  }
+
+  void close() { unusable_ = "the communicator is closed"; }
+
+ private:
+  cudaStream_t stream() const {
+    const nb::object address = current_stream_();
+    const auto value = PyLong_AsUnsignedLongLong(address.ptr());
+    if (PyErr_Occurred()) throw nb::python_error();
+    return reinterpret_cast<cudaStream_t>(value);
+  }
+
+  void check(const TensorView& in, const TensorView& out) const {
+    check_place(in, "x");
+    check_place(out, "out");
+    if (in.format != out.format || in.bytes != out.bytes) {
+      throw Error("TensorError", "x and out must have the same dtype and number of elements");
+    }
+    if (in.bytes > max_bytes_) {
+      throw Error("TooLargeError", "the tensor has " + std::to_string(in.bytes) + " bytes and max_bytes is " +
+                                       std::to_string(max_bytes_) +
+                                       "; raise max_bytes when creating the communicator");
+    }
+    const char* a = static_cast<const char*>(in.data);
+    const char* b = static_cast<const char*>(out.data);
+    if (a != b && a < b + in.bytes && b < a + in.bytes) {
+      throw Error("TensorError",
+                  "x and out overlap in part; pass out=x to work in place, or separate memory");
+    }
+  }
+
+  void check_place(const TensorView& tensor, const char* what) const {
+    if (tensor.device_type != kDlpackCuda || tensor.device_id != collectives_.device()) {
+      throw Error("WrongDeviceError", std::string(what) +
+                                          " is not on cuda:" + std::to_string(collectives_.device()) +
+                                          ", the GPU this communicator was made for; move it there");
+    }
+    if (reinterpret_cast<uintptr_t>(tensor.data) % 2 != 0) {
+      throw Error("TensorError", std::string(what) + " starts at an odd address; pass " + what + ".clone()");
+    }
+  }
+
+  CudaCollectives collectives_;
+  uint64_t max_bytes_;
+  nb::callable current_stream_;
+  const char* unusable_ = nullptr;
+};
+
+}  // namespace
+
+NB_MODULE(_cuda, m) {
+  register_errors();
+  nb::class_<CudaWorkspace>(m, "CudaWorkspace")
+      .def(
+          "__init__",
+          [](CudaWorkspace* self, int device, uint32_t rank, uint32_t world_size, uint32_t slot_bytes,
+             uint32_t slice_bytes, double timeout) {
+            new (self) CudaWorkspace(device, rank, Layout{world_size, slot_bytes, slice_bytes}, timeout);
+          },
+          "device"_a, "rank"_a, "world_size"_a, "slot_bytes"_a, "slice_bytes"_a, "timeout"_a)
+      .def(
+          "allocate",
+          [](CudaWorkspace& self, const std::string&) {
+            const std::string handle = self.allocate();
+            return nb::bytes(handle.data(), handle.size());
+          },
+          "token"_a)
+      .def(
+          "open_peer",
+          [](CudaWorkspace& self, uint32_t rank, nb::bytes handle) {
+            self.open_peer(rank, std::string(handle.c_str(), handle.size()));
+          },
+          "rank"_a, "handle"_a)
+      .def("write_cookie", &CudaWorkspace::write_cookie, "peer"_a, "value"_a)
+      .def("read_cookie", &CudaWorkspace::read_cookie, "source"_a)
+      .def(
+          "withdraw", [](CudaWorkspace&, const std::string&) {}, "token"_a)  // handles are no names
+      .def("close_peers", &CudaWorkspace::close_peers)
+      .def("free", &CudaWorkspace::free)
+      .def_ro_static("close_is_collective", &kCloseIsCollective)
+      .def_prop_ro("ranks_on_this_gpu", &CudaWorkspace::ranks_on_this_gpu)
+      .def_prop_ro("total_bytes", [](const CudaWorkspace& self) { return self.layout().total_bytes(); });
+  nb::class_<PyCudaCollectives>(m, "CudaCollectives")
+      .def(nb::init<std::shared_ptr<CudaWorkspace>, const std::array<std::pair<uint64_t, uint64_t>, 3>&,
+                    uint64_t, nb::callable>(),
+           "workspace"_a, "thresholds"_a, "max_bytes"_a, "current_stream"_a)
+      .def("all_reduce", &PyCudaCollectives::all_reduce, "x"_a, "out"_a)
+      .def(
+          "all_reduce_callable",
+          [](nb::handle_t<PyCudaCollectives> self, nb::object empty_like, nb::object library) {
+            return make_all_reduce(
+                nb::borrow(self),
+                [](void* engine, nb::handle x, nb::handle out) {
+                  return static_cast<PyCudaCollectives*>(engine)->all_reduce(x, out);
+                },
+                std::move(empty_like), std::move(library));
+          },
+          "empty_like"_a, "library"_a)
+      .def("check", nb::overload_cast<>(&PyCudaCollectives::check))
+      .def("set_launch", &PyCudaCollectives::set_launch, "threads"_a, "overlap"_a)
+      .def("close", &PyCudaCollectives::close);
+}
+
+}  // namespace lamport

@@ -1,0 +1,4 @@
+#define LAMPORT_HEADER "csrc/device/all_reduce_one_shot.hpp"
+#define LAMPORT_COLLECTIVE all_reduce_one_shot
+#define LAMPORT_TABLE kCudaOneShot
+#include "csrc/host/cuda/kernels.inl"

@@ -1,0 +1,4 @@
+#define LAMPORT_HEADER "csrc/device/all_reduce_two_shot.hpp"
+#define LAMPORT_COLLECTIVE all_reduce_two_shot
+#define LAMPORT_TABLE kCudaTwoShot
+#include "csrc/host/cuda/kernels.inl"

@@ -1,0 +1,20 @@
+#pragma once
+#include <cstdint>
+
+namespace lamport {
+
+enum class Algorithm : uint32_t { one_shot = 0, two_shot = 1 };
+
+/// Up to which size, in bytes, an algorithm is used; above two_shot_max the caller's library takes over.
+struct Thresholds {
+  uint64_t one_shot_max;
+  uint64_t two_shot_max;
+};
+
+/// A wait that ran out: who did not come.
+struct Timeout {
+  uint32_t peer;
+  uint32_t epoch;
+};
+
+}  // namespace lamport
