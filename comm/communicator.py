@@ -37,7 +37,7 @@ class Communicator:
     Attributes:
         rank: this process, 0 to world_size - 1.
         world_size: number of ranks, 1 to 8.
-        device: "cpu" or "cuda".
+        device: "cpu", "xpu" or "cuda".
         max_bytes: largest tensor accepted, in bytes.
     """
 
@@ -49,17 +49,20 @@ class Communicator:
         timeout: float = DEFAULT_TIMEOUT,
         thresholds: Thresholds | None = None,
         libraries: dict[str, Library] | None = None,
+        queue: Any = None,
     ) -> None:
         """Collective over all ranks of `bootstrap`; takes the bootstrap over and closes it in `close`.
 
         Args:
             bootstrap: how the ranks reach each other.
-            device: where tensors live: "cpu", or "cuda" for torch's current GPU. There a call is enqueued on torch's
-                current stream and returns at once; it may be captured in a CUDA graph.
+            device: where tensors live: "cpu", or "xpu" or "cuda" for torch's current GPU. There a call is enqueued on
+                torch's current stream and returns at once; it may be recorded in a graph.
             max_bytes: largest tensor accepted. Costs no memory: larger tensors stream through the workspace.
             timeout: seconds a collective may wait for a peer before it raises CollectiveTimeout.
             thresholds: which algorithm at which size; by default what --tune stored, or the built-in values.
             libraries: by dtype name, what reduces tensors above `two_shot_max_bytes`.
+            queue: for "xpu", the in-order lamport_xpu._sycl.Queue to launch on (`Queue.at(address)` wraps a dpctl
+                SyclQueue's `addressof_ref()`); by default torch.xpu's current stream, else a queue of our own.
 
         Raises:
             WorkspaceError: a rank could not set up its workspace, or the functional probe failed; on all ranks.
@@ -74,7 +77,7 @@ class Communicator:
                 f"world size {self.world_size} is outside 1 to {MAX_WORLD}: lamport_xpu works inside one host; for "
                 "more ranks create one communicator per host and combine the hosts with torch.distributed or MPI"
             )
-        self._device = engines.find(device)
+        self._device = engines.find(device, queue)
         if timeout <= 0 or max_bytes < 4:
             raise ValueError(f"timeout must be positive and max_bytes at least 4, got {timeout} and {max_bytes}")
         chunks = policy.CHUNKS[device]

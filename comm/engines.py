@@ -112,15 +112,89 @@ class Cuda:
         return array
 
 
-_DEVICES: dict[str, Callable[[], Device]] = {"cpu": Cpu, "cuda": Cuda}
+class Xpu:
+    """An Intel GPU: the one behind `queue` (an in-order lamport_xpu._sycl.Queue) if given; with torch.xpu its current
+    GPU and, call by call, its current stream; else the GPU numbered like the rank, on a queue of our own."""
+
+    def __init__(self, queue: Any = None) -> None:
+        try:
+            from lamport_xpu import _sycl
+            from lamport_xpu.comm.level_zero import LevelZeroWorkspace
+        except ImportError as error:
+            raise WorkspaceError(
+                f'device "xpu" cannot be used: {error}; build lamport-xpu where the SYCL wheels are installed '
+                "(pip install 'lamport-xpu[sycl]', then --no-build-isolation) or with icpx"
+            ) from error
+        self._native, self._workspace_class = _sycl, LevelZeroWorkspace
+        self._given = queue is not None
+        self._queue = queue
+        self._torch = None if self._given else _torch_xpu()
+
+    def workspace(self, rank: int, world_size: int, chunks: ChunkSizes, timeout: float) -> Any:
+        if self._torch:
+            self._queue = self._native.Queue.at(self._torch.current_stream().sycl_queue)
+        elif self._queue is None:
+            self._queue = self._native.Queue.create("gpu", rank)
+        context, device = self._queue.level_zero_handles
+        handles = (context, device) if context else None  # none on the CPU device, which stands in for a GPU in tests
+        self._chunks, self._timeout = chunks, timeout
+        return self._workspace_class(rank, world_size, chunks, timeout, device=rank, queue_handles=handles)
+
+    def engine(self, native: Any, bootstrap: Bootstrap, limits: Limits, max_bytes: int) -> Engine:
+        engine = self._native.SyclCollectives(
+            self._queue,
+            native.addresses,
+            native.status_address,
+            bootstrap.rank,
+            self._chunks.slot_bytes,
+            self._chunks.slice_bytes,
+            limits,
+            max_bytes,
+            self._timeout,
+        )
+        if self._torch:
+            engine.follow(lambda: self._torch.current_stream().sycl_queue)
+        return engine
+
+    def tensor(self, array: NDArray[Any]) -> Any:
+        if self._torch:
+            import torch
+
+            return torch.from_numpy(array).to("xpu")
+        if self._queue.level_zero_handles[0]:
+            raise WorkspaceError(
+                "torch finds no XPU, and the functional probe needs it to allocate GPU memory; install torch's XPU build"
+            )
+        return array
+
+    def array(self, tensor: Any) -> NDArray[Any]:
+        self._queue.wait()
+        array: NDArray[Any] = tensor.cpu().numpy() if self._torch else tensor
+        return array
 
 
-def find(name: str) -> Device:
-    """The device called `name`.
+def _torch_xpu() -> Any:
+    """torch.xpu if it can be used, else None."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    return torch.xpu if torch.xpu.is_available() else None
+
+
+_DEVICES: dict[str, Callable[..., Device]] = {"cpu": Cpu, "cuda": Cuda, "xpu": Xpu}
+
+
+def find(name: str, queue: Any = None) -> Device:
+    """The device called `name`; `queue` is for "xpu" alone.
 
     Raises:
         WorkspaceError: there is none, or it cannot be used here; the message says why.
     """
     if name not in _DEVICES:
         raise WorkspaceError(f"device {name!r} is not known; use one of {', '.join(_DEVICES)}")
-    return _DEVICES[name]()
+    if queue is None:
+        return _DEVICES[name]()
+    if name != "xpu":
+        raise WorkspaceError(f'a queue goes with device="xpu", not with {name!r}; leave it out')
+    return _DEVICES[name](queue)

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "csrc/binding/all_reduce_callable.hpp"
+#include "csrc/binding/argument_checks.hpp"
 #include "csrc/binding/errors.hpp"
 #include "csrc/binding/tensor.hpp"
 #include "csrc/host/cuda/cuda_collectives.hpp"
@@ -78,20 +79,7 @@ class PyCudaCollectives {
   void check(const TensorView& in, const TensorView& out) const {
     check_place(in, "x");
     check_place(out, "out");
-    if (in.format != out.format || in.bytes != out.bytes) {
-      throw Error("TensorError", "x and out must have the same dtype and number of elements");
-    }
-    if (in.bytes > max_bytes_) {
-      throw Error("TooLargeError", "the tensor has " + std::to_string(in.bytes) + " bytes and max_bytes is " +
-                                       std::to_string(max_bytes_) +
-                                       "; raise max_bytes when creating the communicator");
-    }
-    const char* a = static_cast<const char*>(in.data);
-    const char* b = static_cast<const char*>(out.data);
-    if (a != b && a < b + in.bytes && b < a + in.bytes) {
-      throw Error("TensorError",
-                  "x and out overlap in part; pass out=x to work in place, or separate memory");
-    }
+    check_pair(in, out, max_bytes_);
   }
 
   void check_place(const TensorView& tensor, const char* what) const {

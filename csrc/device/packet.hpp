@@ -14,11 +14,16 @@
 // LAMPORT_ROLLED keeps the chunk loop whole: peeling off its first round, which has no fence, doubles a
 // kernel.
 #if defined(__clang__) || defined(__CUDACC__)
-#define LAMPORT_UNROLL _Pragma("unroll")
 #define LAMPORT_ROLLED _Pragma("unroll 1")
 #else
-#define LAMPORT_UNROLL _Pragma("GCC unroll 64")
 #define LAMPORT_ROLLED _Pragma("GCC unroll 1")
+#endif
+#if defined(LAMPORT_PLAIN_LOOPS)  // where compile time counts more than speed
+#define LAMPORT_UNROLL
+#elif defined(__clang__) || defined(__CUDACC__)
+#define LAMPORT_UNROLL _Pragma("unroll")
+#else
+#define LAMPORT_UNROLL _Pragma("GCC unroll 64")
 #endif
 
 namespace lamport {

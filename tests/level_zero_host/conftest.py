@@ -37,6 +37,7 @@ def run_ranks(host_driver: Path, tmp_path: Path) -> RunRanks:
         per_rank: dict[int, dict[str, str]] | None = None,
         absent: tuple[int, ...] = (),
         limit: float = 60,
+        script: str = "rank_main.py",
     ) -> list[Report]:
         base = {name: value for name, value in os.environ.items() if not name.startswith(("LAMPORT_", "ZE_"))}
         base |= {"LAMPORT_ZE_LOADER": str(host_driver), "LAMPORT_TEST_ZE_DEVICES": str(world_size)} | (env or {})
@@ -44,7 +45,7 @@ def run_ranks(host_driver: Path, tmp_path: Path) -> RunRanks:
             rank: subprocess.Popen(
                 [
                     sys.executable,
-                    str(HERE / "rank_main.py"),
+                    str(HERE / script),
                     str(rank),
                     str(world_size),
                     str(tmp_path / "meet"),

@@ -5,28 +5,18 @@ Not a run on an Intel GPU, and no speed is claimed.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
-import sysconfig
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.sycl.environment import missing, one_worker
+
 WORKER = Path(__file__).with_name("worker.py")
 LIMIT_S = 240.0
-OPENCL = Path(sysconfig.get_path("data")) / "lib" / "libintelocl.so"
-
-
-def missing() -> str | None:
-    if importlib.util.find_spec("lamport_xpu._sycl") is None:
-        return "lamport_xpu was built without its SYCL target (the build log says what to install)"
-    if not OPENCL.exists() and "OCL_ICD_FILENAMES" not in os.environ:
-        return "no SYCL CPU device: pip install intel-opencl-rt==2026.1.2"
-    return None
-
 
 REASON = missing()
 pytestmark = pytest.mark.skipif(REASON is not None, reason=REASON or "")
@@ -34,8 +24,7 @@ pytestmark = pytest.mark.skipif(REASON is not None, reason=REASON or "")
 
 def run_ranks(scenario: str, world: int, folder: Path, pinned: bool, *options: str) -> str:
     """Output of all ranks. Each gets one worker thread; none outlives the limit."""
-    environment = os.environ | {"CL_CONFIG_CPU_TBB_NUM_WORKERS": "1", "DPCPP_CPU_NUM_CUS": "1"}
-    environment.setdefault("OCL_ICD_FILENAMES", str(OPENCL))
+    environment = os.environ | one_worker()
     cores = sorted(os.sched_getaffinity(0))
     processes = []
     for rank in range(world):

@@ -10,6 +10,8 @@
 #include <chrono>
 #include <string>
 
+#include "csrc/binding/all_reduce_callable.hpp"
+#include "csrc/binding/argument_checks.hpp"
 #include "csrc/binding/errors.hpp"
 #include "csrc/binding/tensor.hpp"
 #include "csrc/host/sycl/graph.hpp"
@@ -63,9 +65,11 @@ class PySyclCollectives {
     const TensorView result = out.is(x) ? in : tensor_view(out, "out");
     check(in, result);
     last_bytes_ = in.bytes;
-    return collectives_.all_reduce(queue == 0 ? queue_ : queue_at(queue), in.data, result.data, in.bytes,
-                                   in.format);
+    return collectives_.all_reduce(queue_for(queue), in.data, result.data, in.bytes, in.format);
   }
+
+  /// From now on a call that names no queue asks `current_queue()` for the address of the one to use.
+  void follow(nb::callable current_queue) { current_queue_ = std::move(current_queue); }
 
   /// On memory by address, for callers that have no tensor object.
   bool all_reduce_raw(uintptr_t in, uintptr_t out, uint64_t bytes, uint32_t format, uintptr_t queue) {
@@ -73,14 +77,15 @@ class PySyclCollectives {
     if (format > 2)
       throw Error("UnsupportedDtypeError", "format must be 0 (float32), 1 (float16) or 2 (bfloat16)");
     last_bytes_ = bytes;
-    return collectives_.all_reduce(queue == 0 ? queue_ : queue_at(queue), reinterpret_cast<const void*>(in),
+    return collectives_.all_reduce(queue_for(queue), reinterpret_cast<const void*>(in),
                                    reinterpret_cast<void*>(out), bytes, static_cast<Format>(format));
   }
 
   void wait(uintptr_t queue) {
+    sycl::queue& waited = queue_for(queue);
     {
       nb::gil_scoped_release release;
-      (queue == 0 ? queue_ : queue_at(queue)).wait_and_throw();
+      waited.wait_and_throw();
     }
     raise_if_expired();
   }
@@ -108,23 +113,15 @@ class PySyclCollectives {
   void close() { unusable_ = "the communicator is closed"; }
 
  private:
+  sycl::queue& queue_for(uintptr_t address) {
+    if (address == 0 && current_queue_) address = nb::cast<uintptr_t>((*current_queue_)());
+    return address == 0 ? queue_ : queue_at(address);
+  }
+
   void check(const TensorView& in, const TensorView& out) const {
     check_device(in, "x");
     check_device(out, "out");
-    if (in.format != out.format || in.bytes != out.bytes) {
-      throw Error("TensorError", "x and out must have the same dtype and number of elements");
-    }
-    if (in.bytes > max_bytes_) {
-      throw Error("TooLargeError", "the tensor has " + std::to_string(in.bytes) + " bytes and max_bytes is " +
-                                       std::to_string(max_bytes_) +
-                                       "; raise max_bytes when creating the communicator");
-    }
-    const char* a = static_cast<const char*>(in.data);
-    const char* b = static_cast<const char*>(out.data);
-    if (a != b && a < b + in.bytes && b < a + in.bytes) {
-      throw Error("TensorError",
-                  "x and out overlap in part; pass out=x to work in place, or separate memory");
-    }
+    check_pair(in, out, max_bytes_);
   }
 
   void check_device(const TensorView& tensor, const char* what) const {
@@ -144,6 +141,7 @@ class PySyclCollectives {
 
   SyclCollectives collectives_;
   sycl::queue queue_;
+  std::optional<nb::callable> current_queue_;
   uint64_t max_bytes_;
   uint64_t last_bytes_ = 0;
   const char* unusable_ = nullptr;
@@ -208,6 +206,18 @@ NB_MODULE(_sycl, m) {
            "Launches on the queue at this address (0: the one given at creation); false if too large.")
       .def("all_reduce_raw", &PySyclCollectives::all_reduce_raw, "x"_a, "out"_a, "nbytes"_a, "format"_a,
            "queue"_a = 0)
+      .def("follow", &PySyclCollectives::follow, "current_queue"_a)
+      .def(
+          "all_reduce_callable",
+          [](nb::handle_t<PySyclCollectives> self, nb::object empty_like, nb::object library) {
+            return make_all_reduce(
+                nb::borrow(self),
+                [](void* engine, nb::handle x, nb::handle out) {
+                  return static_cast<PySyclCollectives*>(engine)->all_reduce(x, out, 0);
+                },
+                std::move(empty_like), std::move(library));
+          },
+          "empty_like"_a, "library"_a)
       .def("wait", &PySyclCollectives::wait, "queue"_a = 0, "Waits for the queue; raises CollectiveTimeout.")
       .def("check", &PySyclCollectives::raise_if_expired,
            "Raises CollectiveTimeout if a launched collective gave up.")
