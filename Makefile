@@ -5,15 +5,16 @@ VENV := $(CURDIR)/.venv
 export PATH := $(VENV)/bin:$(PATH)
 RANKS ?= 2
 
-SOURCES := pyproject.toml $(shell find csrc bench comm -name '*.txt' -o -name '*.[chi]pp' -o -name '*.inl') CMakeLists.txt
-CPP := $(shell git ls-files '*.hpp' '*.cpp' '*.inl')
+SOURCES := pyproject.toml $(shell find csrc bench comm -name '*.txt' -o -name '*.[chi]pp' -o -name '*.inl' -o -name '*.cu') CMakeLists.txt
+CPP := $(shell git ls-files '*.hpp' '*.cpp' '*.inl' '*.cu')
 
-.PHONY: help bench test test-intel isa lint format model-check clean
+.PHONY: help bench test test-intel test-cuda isa lint format model-check clean
 help:
 	@echo "make bench        all-reduce against MPI, oneCCL and Gloo at 8 B, 6 KB and 1 MiB (RANKS=$(RANKS))"
 	@echo "make test         the test suite"
 	@echo "make test-intel   workspace and kernels on Intel's own driver (from this machine's Debian mirror), no GPU"
 	@echo "make isa          machine code of the kernels for Intel GPUs, checked; writes docs/isa.md"
+	@echo "make test-cuda    the tests that need a CUDA GPU, under MPS where it can be started"
 	@echo "make model-check  the protocol as a model, and mutants that must fail"
 	@echo "make lint         ruff, mypy, clang-format"
 
@@ -40,6 +41,9 @@ test-intel: .stamps/build
 
 isa: .stamps/build
 	python -m tests.isa.gate
+
+test-cuda: .stamps/build
+	$(if $(shell command -v nvidia-cuda-mps-control),bench/with_mps.sh) python -m pytest tests/cuda
 
 lint: .stamps/venv
 	ruff check --output-format concise .

@@ -26,7 +26,8 @@ def build_parser() -> argparse.ArgumentParser:
     what.add_argument(
         "--backends",
         metavar="LIST",
-        help="(lamport,mpi,gloo,oneccl) also mpi_persistent, xccl, torch_ccl, or package.module:Class",
+        help="(lamport,mpi,gloo,oneccl) also mpi_persistent, xccl, torch_ccl, or package.module:Class; "
+        "on cuda (lamport,flashinfer,flashinfer_overlap,vllm_custom,torch_symm_one_shot,torch_symm_two_shot,nccl)",
     )
     what.add_argument("--discipline", choices=("stream", "synced", "both"), help="(both; to tune: synced)")
     what.add_argument("--device", choices=("cpu", "cuda", "xpu"), default="cpu", help="(%(default)s)")

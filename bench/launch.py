@@ -70,6 +70,19 @@ def pin() -> int:
     return core
 
 
+def select_gpu(device: str) -> None:
+    """Makes this rank's GPU torch's current one: ranks are dealt out over the GPUs there are."""
+    if device != "cuda":
+        return
+    import torch
+
+    from lamport_xpu.bench.units import UsageError
+
+    if not torch.cuda.is_available():
+        raise UsageError("--device cuda: torch finds no CUDA GPU")
+    torch.cuda.set_device((_from_environment(_LOCAL_RANK) or 0) % torch.cuda.device_count())
+
+
 @dataclass(frozen=True)
 class World:
     """All ranks of the run. `cores[r]` is where rank r is pinned."""

@@ -41,12 +41,33 @@ def describe(world: World, device: str, peers: Iterable[Peer]) -> dict[str, Any]
     """The `machine` object of the JSON file."""
     import torch
 
-    return describe_host() | {
-        "device": device,
-        "world": world.size,
-        "pinning": {str(rank): core for rank, core in enumerate(world.cores)},
-        "versions": {"torch": f"torch {torch.__version__}"} | {p.name: v for p in peers if (v := p.version())},
-        "environment": environment(),
+    return (
+        describe_host()
+        | {
+            "device": device,
+            "world": world.size,
+            "pinning": {str(rank): core for rank, core in enumerate(world.cores)},
+            "versions": {"torch": f"torch {torch.__version__}"} | {p.name: v for p in peers if (v := p.version())},
+            "environment": environment(),
+        }
+        | (describe_gpus(world) if device == "cuda" else {})
+    )
+
+
+def describe_gpus(world: World) -> dict[str, Any]:
+    """Which GPU each rank uses, and whether ranks that share one do so at the same time."""
+    import torch
+
+    from lamport_xpu.comm import mps
+
+    here = torch.cuda.get_device_properties(torch.cuda.current_device())
+    ranks = world.mpi.allgather((here.name, str(here.uuid)))
+    numbers = {uuid: number for number, uuid in enumerate(dict.fromkeys(uuid for _, uuid in ranks))}
+    return {
+        "gpu": here.name,
+        "gpu_of_rank": {str(rank): numbers[uuid] for rank, (_, uuid) in enumerate(ranks)},
+        "mps": mps.running(),
+        "cuda": torch.version.cuda,
     }
 
 

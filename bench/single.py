@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from lamport_xpu.bench import machine, plot, report, terminal
+from lamport_xpu.bench import launch, machine, plot, report, terminal
 from lamport_xpu.bench.launch import World
 from lamport_xpu.bench.peers import Setup, find_peer
 from lamport_xpu.bench.rows import Row
@@ -13,9 +13,11 @@ from lamport_xpu.bench.timing import DISCIPLINES
 from lamport_xpu.bench.units import parse_dtypes, parse_sizes
 from lamport_xpu.bench.watchdog import Watchdog
 
-DEFAULT_BACKENDS = "lamport,mpi,gloo,oneccl"
-
-
+DEFAULT_BACKENDS = {
+    "cpu": "lamport,mpi,gloo,oneccl",
+    "cuda": "lamport,flashinfer,flashinfer_overlap,vllm_custom,torch_symm_one_shot,torch_symm_two_shot,nccl",
+    "xpu": "lamport,xccl",
+}
 DEFAULT_SIZES = "8,6144,1MiB"
 
 
@@ -36,8 +38,9 @@ def plan_of(args: argparse.Namespace, sizes: str = DEFAULT_SIZES, discipline: st
 def main(args: argparse.Namespace) -> int:
     """Every rank runs this; rank 0 alone prints and writes."""
     plan = plan_of(args)
-    classes = [find_peer(name.strip()) for name in (args.backends or DEFAULT_BACKENDS).split(",")]
+    classes = [find_peer(name.strip()) for name in (args.backends or DEFAULT_BACKENDS[args.device]).split(",")]
     world = World.start()
+    launch.select_gpu(plan.device)
     setup = Setup(world, plan.device, max_bytes=plan.max_bytes, cached_operations=args.cached_operations)
     speaker = world.rank == 0
     peers = [cls(setup) for cls in classes]

@@ -54,7 +54,10 @@ def clock_for(device: str) -> Clock:
     """The clock of a device."""
     if device == "cpu":
         return HostClock()
-    # A device clock captures `calls` calls in a graph and times its replay by events.
+    if device == "cuda":
+        from lamport_xpu.bench.cuda_clock import CudaClock
+
+        return CudaClock()
     raise NotImplementedError(f"timing on {device} is not written yet")
 
 

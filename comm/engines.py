@@ -163,7 +163,7 @@ class Xpu:
             return torch.from_numpy(array).to("xpu")
         if self._queue.level_zero_handles[0]:
             raise WorkspaceError(
-                "torch finds no XPU, and the functional probe needs it to allocate GPU memory; install torch's XPU build"
+                "the functional probe needs torch to allocate GPU memory, and torch finds no XPU; install its XPU build"
             )
         return array
 

@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 
 from lamport_xpu.comm import errors
 from lamport_xpu.comm.bootstrap import Bootstrap
-from lamport_xpu.comm.errors import CookieError, LamportError, WorkspaceError
+from lamport_xpu.comm.errors import BootstrapTimeout, CookieError, LamportError, WorkspaceError
 from lamport_xpu.comm.policy import ChunkSizes
 
 MAX_WORLD = 8
@@ -91,12 +91,19 @@ class Workspace:
     def close(self, peers_alive: bool = True) -> None:
         """Unmaps and frees. Collective where the device needs it, unless `peers_alive` is False."""
         collective = peers_alive and self.native.close_is_collective
-        if collective:
-            self._bootstrap.barrier()
+        collective = collective and self._all_here()
         self.native.close_peers()
         if collective:
-            self._bootstrap.barrier()
+            self._all_here()
         self.native.free()
+
+    def _all_here(self) -> bool:
+        """A barrier; False if a rank has died, for which nobody should wait again."""
+        try:
+            self._bootstrap.barrier()
+        except BootstrapTimeout:
+            return False
+        return True
 
     def _bring_up(self, device: str, chunks: ChunkSizes) -> None:
         rank, world_size = self._bootstrap.rank, self._bootstrap.world_size

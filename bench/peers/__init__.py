@@ -5,17 +5,25 @@ from __future__ import annotations
 import importlib
 
 from lamport_xpu.bench.peers.base import DEFAULT_MAX_BYTES, Call, Peer, Setup, first_line
+from lamport_xpu.bench.peers.flashinfer import FlashInfer, FlashInferNorm, FlashInferNormOverlap, FlashInferOverlap
 from lamport_xpu.bench.peers.gloo import Gloo
 from lamport_xpu.bench.peers.lamport import Lamport
 from lamport_xpu.bench.peers.mpi import Mpi, MpiPersistent
+from lamport_xpu.bench.peers.nccl import Nccl
 from lamport_xpu.bench.peers.oneccl import OneCcl
 from lamport_xpu.bench.peers.torch_ccl import TorchCcl
+from lamport_xpu.bench.peers.torch_symmetric import SymmetricOneShot, SymmetricTwoShot
+from lamport_xpu.bench.peers.vllm_custom import VllmCustom
 from lamport_xpu.bench.peers.xccl import Xccl
 from lamport_xpu.bench.units import UsageError
 
 __all__ = ["DEFAULT_MAX_BYTES", "PEERS", "BackendError", "Call", "Peer", "Setup", "find_peer", "first_line"]
 
-PEERS: dict[str, type[Peer]] = {p.name: p for p in (Lamport, Mpi, MpiPersistent, Gloo, OneCcl, Xccl, TorchCcl)}
+_HOST = (Lamport, Mpi, MpiPersistent, Gloo, OneCcl, Xccl, TorchCcl)
+_CUDA = (FlashInfer, FlashInferOverlap, FlashInferNorm, FlashInferNormOverlap, VllmCustom, Nccl)
+_SYMMETRIC = (SymmetricOneShot, SymmetricTwoShot)
+
+PEERS: dict[str, type[Peer]] = {p.name: p for p in (*_HOST, *_CUDA, *_SYMMETRIC)}
 
 
 class BackendError(UsageError):
