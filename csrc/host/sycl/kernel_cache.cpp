@@ -71,9 +71,10 @@ using Order = std::tuple<uint32_t, uint32_t, uint32_t, bool>;
 }  // namespace
 
 std::string gpu_build_options(Collective collective, uint32_t world) {
-  // From six ranks on the packets of a two-shot no longer fit PVC's 128 registers: polls would wait for each
-  // other, or spill, which costs more than the threads that a doubled register file takes away.
-  return collective == Collective::all_reduce_two_shot && world >= 6 ? "-ze-opt-large-register-file" : "";
+  // From these worlds on a kernel's packets no longer fit PVC's 128 registers: polls would wait for each other, or
+  // spill, which costs more than the threads that a doubled register file takes away.
+  const uint32_t crowded = collective == Collective::all_reduce_two_shot ? 6 : 8;
+  return world >= crowded ? "-ze-opt-large-register-file" : "";
 }
 
 sycl::kernel empty_kernel(const sycl::context& context) {
