@@ -50,6 +50,8 @@ def default(device: str, world_size: int) -> Thresholds:
     """Built-in thresholds: where two-shot began to win on the machines at hand. At world 2 it saves no bytes."""
     if device == "cpu":
         return Thresholds(256 << 10 if world_size <= 2 else 32 << 10)
+    if device == "cuda":
+        return Thresholds(UNLIMITED if world_size <= 2 else (256 << 10) // world_size)
     return Thresholds(UNLIMITED if world_size <= 2 else 256 << 10)
 
 

@@ -53,8 +53,9 @@ class PyCudaCollectives {
       unusable_ =
           "an earlier collective was abandoned half-way; close this communicator and create a new one";
       nb::object error = nb::module_::import_("lamport_xpu.comm.errors").attr("CollectiveTimeout");
-      PyErr_SetObject(error.ptr(),
-                      error("all_reduce", timeout.peer, timeout.epoch, collectives_.timed_out_bytes()).ptr());
+      PyErr_SetObject(error.ptr(), error("all_reduce", timeout.peer, timeout.epoch,
+                                         collectives_.timed_out_bytes(), collectives_.timed_out_detail())
+                                       .ptr());
       throw nb::python_error();
     }
   }

@@ -34,13 +34,14 @@ class CudaTarget {
   static constexpr uint64_t kPacketBytes = 16;
   static constexpr bool kKeepsFirst = true;
 
-  /// `bytes` of this call's tensor, for the report of a time-out.
-  LAMPORT_FN explicit CudaTarget(uint64_t bytes) : bytes_(bytes) {}
+  /// `bytes` of this call's tensor and `control`: for the report of a time-out.
+  LAMPORT_FN CudaTarget(uint64_t bytes, const Control* control) : bytes_(bytes), control_(control) {}
 
   LAMPORT_FN uint32_t first() const { return blockIdx.x * blockDim.x + threadIdx.x; }
   LAMPORT_FN uint32_t step() const { return gridDim.x * blockDim.x; }
 
-  LAMPORT_FN uint32_t load_epoch(const Control* control) const { return control->epoch.value; }
+  /// Past the L1: a kernel that was set up early may sit on a multiprocessor that has read an older epoch.
+  LAMPORT_FN uint32_t load_epoch(const Control* control) const { return load_word(&control->epoch.value); }
 
   /// A warp signs for itself: it read the epoch in one instruction, and waits for no other warp. The answer
   /// is not needed before the end, so it travels while the packets do.
@@ -120,7 +121,9 @@ class CudaTarget {
       if (++polls_ % kPollsPerLook != 0) return true;
       const uint64_t now = nanoseconds();
       if (start_ == 0) start_ = now;
-      return now - start_ < limit_ && static_cast<volatile Status*>(status_)->waited_for == 0;
+      const auto waited =
+          static_cast<int64_t>(now - start_);  // the two halves of the clock are read one by one
+      return waited < static_cast<int64_t>(limit_) && static_cast<volatile Status*>(status_)->waited_for == 0;
     }
 
    private:
@@ -143,11 +146,23 @@ class CudaTarget {
     if (s->waited_for != 0) return;
     s->epoch = epoch;
     s->bytes = bytes_;
+    const uint32_t drawn = load_word(&control_->ticket.value);  // wraps to 0 with the last
+    s->signatures = signatures();
+    s->signed_off = drawn == 0 ? signatures() : drawn;
     __threadfence_system();
     s->waited_for = waited_for;
   }
 
  private:
+  LAMPORT_FN static uint32_t load_word(const uint32_t* p) {
+    uint32_t word;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];"
+                 : "=r"(word)
+                 : "l"(__cvta_generic_to_global(p))
+                 : "memory");
+    return word;
+  }
+
   LAMPORT_FN static uint32_t signatures() { return gridDim.x * (blockDim.x / 32); }
 
   /// Whether a packet can be moved by one access: it lies within the tensor, and the tensor is aligned.
@@ -156,6 +171,7 @@ class CudaTarget {
   }
 
   uint64_t bytes_;
+  const Control* control_;
 };
 
 }  // namespace lamport

@@ -20,6 +20,8 @@ struct alignas(64) Status {
   uint32_t waited_for;  ///< 1 + rank that did not arrive; 0 while all is well
   uint32_t epoch;       ///< of the call that waited
   uint64_t bytes;       ///< of its tensor, where the target tells
+  uint32_t signatures;  ///< that the call waited for on this rank, where the target tells,
+  uint32_t signed_off;  ///< and those it had: fewer if parts of the grid had found no room
 };
 
 /// A kernel's view of the workspace, passed by value. `own` has its own field, and peers come in the order

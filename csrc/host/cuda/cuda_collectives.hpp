@@ -2,6 +2,7 @@
 #include <cuda_runtime_api.h>
 
 #include <memory>
+#include <string>
 
 #include "csrc/host/cuda/cuda_workspace.hpp"
 #include "csrc/host/cuda/kernels.hpp"
@@ -26,8 +27,9 @@ class CudaCollectives {
 
   /// Throws Timeout if a kernel that has run so far gave up; then no further call may be made.
   void check() const;
-  /// Of the call that gave up.
+  /// Of the call that gave up: its size, and, if parts of this rank's kernel had not started, how much of it had.
   uint64_t timed_out_bytes() const { return workspace_->status()->bytes; }
+  std::string timed_out_detail() const;
 
   void set_launch(const LaunchChoice& choice) { choice_ = choice; }
   int device() const { return workspace_->device(); }
@@ -46,7 +48,7 @@ class CudaCollectives {
   std::shared_ptr<CudaWorkspace> workspace_;
   WorkspaceView view_;
   uint32_t world_;
-  uint32_t processors_;
+  uint32_t processors_;  ///< of the GPU, this rank's share
   uint32_t capacity_packets_[2];
   Thresholds thresholds_[3];
   Kernel kernels_[2][3];  // [Algorithm][Format]

@@ -98,6 +98,8 @@ void CudaWorkspace::write_cookie(uint32_t peer, uint32_t value) {
   const DeviceGuard guard(device_);
   cuda_check(cudaMemcpy(cookie(peer, rank_), &value, sizeof value, cudaMemcpyHostToDevice),
              "write to the memory of rank " + std::to_string(peer));
+  // A small copy from pageable memory returns before it has arrived.
+  cuda_check(cudaDeviceSynchronize(), "write to the memory of rank " + std::to_string(peer));
 }
 
 uint32_t CudaWorkspace::read_cookie(uint32_t source) const {

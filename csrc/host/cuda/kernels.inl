@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   // Nothing of an earlier kernel is read above this line: input, epoch and armed slots are its results.
   asm volatile("griddepcontrol.wait;" ::: "memory");
   if (overlap == Overlap::chain) asm volatile("griddepcontrol.launch_dependents;");
-  CudaTarget target(args.bytes);
+  CudaTarget target(args.bytes, ws.control);
   LAMPORT_COLLECTIVE<CudaTarget, T, W>(target, ws, args);
 }
 
