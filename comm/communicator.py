@@ -18,6 +18,7 @@ from lamport_xpu.comm.bootstrap import (
     TorchStoreBootstrap,
 )
 from lamport_xpu.comm.errors import CollectiveTimeout, MismatchError, WorkspaceError
+from lamport_xpu.comm.fused import FusedCollectives
 from lamport_xpu.comm.policy import Thresholds
 from lamport_xpu.comm.workspace import MAX_WORLD, Workspace, agree
 
@@ -28,7 +29,7 @@ DEFAULT_MAX_BYTES = 64 << 20
 DEFAULT_TIMEOUT = 10.0
 
 
-class Communicator:
+class Communicator(FusedCollectives):
     """Collectives over a workspace shared by all ranks of one host.
 
     Create it with `from_mpi`, `from_torch` or `from_local`, on all ranks alike; creation is collective. Calls must be
@@ -90,6 +91,7 @@ class Communicator:
         # On the instance, so that a call goes straight to native code.
         checked = os.environ.get("LAMPORT_CHECK") == "1"
         self.all_reduce = self._checked_all_reduce if checked else self._all_reduce  # type: ignore[method-assign]
+        self._check_call = self._compare_calls if checked else None
 
     @classmethod
     def from_mpi(cls, comm: Any, **options: Any) -> Communicator:
@@ -167,6 +169,7 @@ class Communicator:
     def close(self) -> None:
         """Frees the workspace. Collective on devices with memory of their own; harmless to repeat."""
         if self._workspace is not None:
+            self._forget_handle()
             self._engine.close()
             self._workspace.close()
             self._bootstrap.close()
@@ -208,13 +211,17 @@ class Communicator:
             raise
 
     def _checked_all_reduce(self, x: Any, out: Any = None) -> Any:
-        """LAMPORT_CHECK=1: compares operation, dtype and size over all ranks before anything is sent."""
-        mine = ("all_reduce", *_host.describe(x))
+        self._compare_calls("all_reduce", x)
+        return self._all_reduce(x, out)
+
+    def _compare_calls(self, op: str, x: Any, nbytes: int | None = None) -> None:
+        """LAMPORT_CHECK=1: compares operation, dtype and size (x's by default) on all ranks before anything is sent."""
+        dtype, size = _host.describe(x)
+        mine = (op, dtype, size if nbytes is None else nbytes)
         everyone = [pickle.loads(data) for data in self._bootstrap.all_gather(pickle.dumps(mine))]
         if any(theirs != mine for theirs in everyone):
             calls = ", ".join(f"rank {rank}: {op} {dtype} {size} B" for rank, (op, dtype, size) in enumerate(everyone))
             raise MismatchError(f"ranks disagree on the call ({calls}); fix the caller: all ranks must make the same")
-        return self._all_reduce(x, out)
 
     def _library(self, x: Any, out: Any) -> None:
         self._libraries[_host.describe(x)[0]](x, out)

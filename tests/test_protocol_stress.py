@@ -14,11 +14,11 @@ ROOT = Path(__file__).parent.parent
 def build(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
     folder = tmp_path_factory.mktemp("stress")
 
-    def compile_with(*flags: str) -> Path:
-        binary = folder / ("stress" + "".join(flags))
+    def compile_with(*flags: str, source: str = "protocol_stress") -> Path:
+        binary = folder / (source + "".join(flags))
         if not binary.exists():
-            source = ROOT / "tests/native/protocol_stress.cpp"
-            command = ["g++", "-std=c++17", "-O1", "-g", "-pthread", "-Wno-psabi", f"-I{ROOT}", *flags, str(source)]
+            path = ROOT / f"tests/native/{source}.cpp"
+            command = ["g++", "-std=c++17", "-O1", "-g", "-pthread", "-Wno-psabi", f"-I{ROOT}", *flags, str(path)]
             subprocess.run([*command, "-o", str(binary)], check=True)
         return binary
 

@@ -29,6 +29,7 @@ struct ManagedTensor {
 };
 
 inline constexpr int32_t kCpu = 1;
+inline constexpr uint8_t kInt = 0;
 inline constexpr uint8_t kFloat = 2;
 inline constexpr uint8_t kBfloat = 4;
 

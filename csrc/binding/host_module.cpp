@@ -13,8 +13,9 @@
 #include "csrc/binding/all_reduce_callable.hpp"
 #include "csrc/binding/argument_checks.hpp"
 #include "csrc/binding/errors.hpp"
+#include "csrc/binding/fused.hpp"
 #include "csrc/binding/tensor.hpp"
-#include "csrc/host/shm/host_collectives.hpp"
+#include "csrc/host/shm/host_engine.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -50,6 +51,7 @@ class PyHostCollectives {
                       {thresholds[1].first, thresholds[1].second},
                       {thresholds[2].first, thresholds[2].second}},
                      spins_before_yield),
+        engine_(collectives_, max_bytes),
         max_bytes_(max_bytes) {
     collectives_.wait.late = sleep_without_gil;
   }
@@ -61,8 +63,7 @@ class PyHostCollectives {
     try {
       return collectives_.all_reduce(in.data, result.data, in.bytes, in.format);
     } catch (const Timeout& timeout) {
-      unusable_ =
-          "an earlier collective was abandoned half-way; close this communicator and create a new one";
+      engine_.unusable = HostEngine::kAbandoned;
       if (PyErr_Occurred()) throw nb::python_error();  // a signal, not the clock, ended the wait
       nb::object error = nb::module_::import_("lamport_xpu.comm.errors").attr("CollectiveTimeout");
       PyErr_SetObject(error.ptr(), error("all_reduce", timeout.peer, timeout.epoch, in.bytes).ptr());
@@ -71,11 +72,11 @@ class PyHostCollectives {
   }
 
   /// Time-outs have been raised by the calls themselves.
-  void check() const {
-    if (unusable_ != nullptr) throw Error("ClosedError", unusable_);
-  }
+  void check() const { engine_.check_usable(); }
 
-  void close() { unusable_ = "the communicator is closed"; }
+  void close() { engine_.unusable = "the communicator is closed"; }
+
+  Engine& engine() { return engine_; }
 
  private:
   void check(const TensorView& in, const TensorView& out) const {
@@ -89,8 +90,8 @@ class PyHostCollectives {
   }
 
   HostCollectives collectives_;
+  HostEngine engine_;
   uint64_t max_bytes_;
-  const char* unusable_ = nullptr;
 };
 
 }  // namespace
@@ -134,7 +135,8 @@ NB_MODULE(_host, m) {
       },
       "x"_a);
   m.def("isa", [] { return best_kernels().isa; });
-  nb::class_<PyHostCollectives>(m, "HostCollectives")
+  nb::class_<PyHostCollectives> collectives(m, "HostCollectives");
+  collectives
       .def(nb::init<std::shared_ptr<ShmWorkspace>, const std::array<std::pair<uint64_t, uint64_t>, 3>&,
                     uint32_t, uint64_t>(),
            "workspace"_a, "thresholds"_a, "spins_before_yield"_a, "max_bytes"_a)
@@ -152,6 +154,7 @@ NB_MODULE(_host, m) {
           "empty_like"_a, "library"_a)
       .def("check", nb::overload_cast<>(&PyHostCollectives::check, nb::const_))
       .def("close", &PyHostCollectives::close);
+  bind_fused(collectives);
 }
 
 }  // namespace lamport

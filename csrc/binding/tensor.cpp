@@ -65,8 +65,48 @@ TensorView view_of(const dlpack::Tensor& tensor, const char* what) {
   return view;
 }
 
+bool is(const dlpack::DataType& type, uint8_t code, uint8_t bits) {
+  return type.code == code && type.bits == bits && type.lanes == 1;
+}
+
+StridedView strided_view_of(const dlpack::Tensor& tensor, const char* what) {
+  StridedView view{};
+  if (is(tensor.dtype, dlpack::kFloat, 32)) {
+    view.type = StridedView::Type::fp32;
+  } else if (is(tensor.dtype, dlpack::kFloat, 16)) {
+    view.type = StridedView::Type::fp16;
+  } else if (is(tensor.dtype, dlpack::kBfloat, 16)) {
+    view.type = StridedView::Type::bf16;
+  } else if (is(tensor.dtype, dlpack::kInt, 32)) {
+    view.type = StridedView::Type::int32;
+  } else if (is(tensor.dtype, dlpack::kInt, 64)) {
+    view.type = StridedView::Type::int64;
+  } else {
+    throw Error(
+        "UnsupportedDtypeError",
+        std::string(what) + " must be float32, float16 or bfloat16 (an index: int32 or int64); convert it");
+  }
+  if (tensor.ndim > StridedView::kMaxDims) {
+    throw Error("TensorError", std::string(what) + " has more than " + std::to_string(StridedView::kMaxDims) +
+                                   " dimensions; pass a view with fewer");
+  }
+  view.ndim = tensor.ndim;
+  int64_t count = 1;
+  for (int i = tensor.ndim - 1; i >= 0; --i) {
+    view.sizes[i] = tensor.shape[i];
+    view.strides[i] = tensor.strides != nullptr ? tensor.strides[i] : count;
+    count *= tensor.shape[i];
+  }
+  view.data = static_cast<char*>(tensor.data) + tensor.byte_offset;
+  view.device_type = tensor.device.type;
+  view.device_id = tensor.device.id;
+  return view;
+}
+
 /// NumPy's way: the buffer protocol (its DLPack export builds Python objects). bfloat16 has no buffer format.
-bool view_of_buffer(nb::handle object, const char* what, TensorView& view) {
+template <class View>
+bool view_of_buffer(nb::handle object, const char* what, View (*read)(const dlpack::Tensor&, const char*),
+                    View& view) {
   Py_buffer buffer;
   if (PyObject_GetBuffer(object.ptr(), &buffer, PyBUF_STRIDES | PyBUF_FORMAT) != 0) {
     PyErr_Clear();  // no buffer, or a dtype without a format: DLPack may still know it
@@ -83,9 +123,11 @@ bool view_of_buffer(nb::handle object, const char* what, TensorView& view) {
   tensor.strides = strides;
   if (format == "f" || format == "e") {
     tensor.dtype = {dlpack::kFloat, static_cast<uint8_t>(8 * buffer.itemsize), 1};
+  } else if (format == "i" || format == "l" || format == "q") {
+    tensor.dtype = {dlpack::kInt, static_cast<uint8_t>(8 * buffer.itemsize), 1};
   }
   try {
-    view = view_of(tensor, what);
+    view = read(tensor, what);
   } catch (...) {
     PyBuffer_Release(&buffer);
     throw;
@@ -102,16 +144,15 @@ Error unreadable(const char* what) {
                std::string(what) + " cannot be read through DLPack: " + text.substr(0, text.find('\n')));
 }
 
-}  // namespace
-
-TensorView tensor_view(nb::handle object, const char* what) {
+template <class View>
+View view_any(nb::handle object, const char* what, View (*read)(const dlpack::Tensor&, const char*)) {
   if (const dlpack::ExchangeApi* api = exchange_api(Py_TYPE(object.ptr()))) {
     dlpack::Tensor tensor;
     if (api->tensor_from_py_object(object.ptr(), &tensor) != 0) throw unreadable(what);
-    return view_of(tensor, what);
+    return read(tensor, what);
   }
-  TensorView view;
-  if (PyObject_CheckBuffer(object.ptr()) && view_of_buffer(object, what, view)) return view;
+  View view;
+  if (PyObject_CheckBuffer(object.ptr()) && view_of_buffer(object, what, read, view)) return view;
   if (!nb::hasattr(object, "__dlpack__")) {
     throw Error("TensorError", std::string(what) +
                                    " must be a tensor: a torch tensor, NumPy array, dpctl USM array or "
@@ -120,7 +161,15 @@ TensorView tensor_view(nb::handle object, const char* what) {
   const nb::object capsule = object.attr("__dlpack__")();
   auto* managed = static_cast<dlpack::ManagedTensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
   if (managed == nullptr) throw nb::python_error();
-  return view_of(managed->tensor, what);  // the memory is the object's; the capsule only described it
+  return read(managed->tensor, what);  // the memory is the object's; the capsule only described it
+}
+
+}  // namespace
+
+TensorView tensor_view(nb::handle object, const char* what) { return view_any(object, what, view_of); }
+
+StridedView strided_view(nb::handle object, const char* what) {
+  return view_any(object, what, strided_view_of);
 }
 
 }  // namespace lamport

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "csrc/device/packet.hpp"
+#include "csrc/host/strided_view.hpp"
 
 namespace lamport {
 
@@ -20,5 +21,8 @@ struct TensorView {
 /// Errors: TensorError for a dtype that is not fp32, fp16 or bf16, for a non-contiguous tensor, and for an
 /// object that is no tensor at all. `what` names the argument in messages.
 TensorView tensor_view(nanobind::handle object, const char* what);
+
+/// The same with any strides, up to four dimensions, and also int32 and int64.
+StridedView strided_view(nanobind::handle object, const char* what);
 
 }  // namespace lamport

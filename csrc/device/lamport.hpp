@@ -69,6 +69,12 @@ class Lamport {
     target_.store_peer(ws_.peer[i] + offset, packet);
   }
 
+  /// A hint that this will be published soon; see Target::will_publish.
+  LAMPORT_FN void will_publish(uint32_t offset) const {
+    LAMPORT_UNROLL
+    for (int i = 0; i < W - 1; ++i) target_.will_publish(ws_.peer[i] + offset);
+  }
+
   /// Once a call, between the first publishes and the first poll.
   LAMPORT_FN void sign() { ticket_ = target_.draw_ticket(&ws_.control->ticket.value); }  // step: sign
 
@@ -115,8 +121,7 @@ class Lamport {
   /// `slot` is the word offset of this rank's slot in a generation: where the next call, if it is like this
   /// one, will publish first (a hint; see Target::will_publish).
   LAMPORT_FN void leave(uint32_t chunks, uint32_t slot) {
-    LAMPORT_UNROLL
-    for (int i = 0; i < W - 1; ++i) target_.will_publish(ws_.peer[i] + generation(chunks) + slot);
+    will_publish(generation(chunks) + slot);
     target_.finish();
     if (target_.signed_last(ticket_)) {  // step: advance
       ws_.control->ticket.value = 0;

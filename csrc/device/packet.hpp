@@ -138,20 +138,32 @@ LAMPORT_FN Floats<T, Words> widen(const Packet<Words>& packet) {
   return out;
 }
 
-/// Rounds once to T (nearest even) and makes the result publishable.
+/// Rounds once to T (nearest even).
 template <class T, class Half, int Words>
-LAMPORT_FN Packet<Words> narrow(const Floats<T, Words>& in) {
+LAMPORT_FN Packet<Words> rounded(const Floats<T, Words>& in) {
   Packet<Words> out;
   LAMPORT_UNROLL
   for (int i = 0; i < Words; ++i) {
     if constexpr (T::kPerWord == 1) {
-      out.w[i] = without_empty(element_from_float<T, Half>(in.v[i]));
+      out.w[i] = element_from_float<T, Half>(in.v[i]);
     } else {
-      out.w[i] = without_empty(element_from_float<T, Half>(in.v[2 * i]) |
-                               element_from_float<T, Half>(in.v[2 * i + 1]) << 16);
+      out.w[i] = element_from_float<T, Half>(in.v[2 * i]) | element_from_float<T, Half>(in.v[2 * i + 1])
+                                                                << 16;
     }
   }
   return out;
+}
+
+/// Rounds sums of a few elements of T, where it does not matter which NaN a NaN becomes: a value on its way.
+template <class T, class Half, int Words>
+LAMPORT_FN Packet<Words> rounded_any_nan(const Floats<T, Words>& in) {
+  return rounded<T, Half>(in);
+}
+
+/// Rounds once to T and makes the result publishable.
+template <class T, class Half, int Words>
+LAMPORT_FN Packet<Words> narrow(const Floats<T, Words>& in) {
+  return without_empty(rounded<T, Half>(in));
 }
 
 /// fp16 in integer and fp32 arithmetic, for targets without a conversion instruction.

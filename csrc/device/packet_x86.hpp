@@ -41,16 +41,27 @@ LAMPORT_FN bool has_empty(const LinePacket& packet) {
 #endif
 }
 
-LAMPORT_FN WordReg without_empty(WordReg words) { return words & ~(WordReg)(words == all_words(kEmpty)); }
-
-LAMPORT_FN LinePacket without_empty(LinePacket packet) {
-  for (int i = 0; i < kRegs; ++i) packet.r[i] = without_empty(packet.r[i]);
-  return packet;
+#if defined(__AVX512F__)  // through mask registers: the general form costs a trip out of them and back
+LAMPORT_FN WordReg without_empty(WordReg words) {
+  const __mmask16 kept = _mm512_cmpneq_epi32_mask((__m512i)words, (__m512i)all_words(kEmpty));
+  return (WordReg)_mm512_maskz_mov_epi32(kept, (__m512i)words);
 }
+LAMPORT_FN WordReg canonical_nan(FloatReg v) {
+  const __mmask16 nan = _mm512_cmp_ps_mask((__m512)v, (__m512)v, _CMP_UNORD_Q);
+  return (WordReg)_mm512_mask_mov_epi32((__m512i)v, nan, (__m512i)all_words(0x7fc00000u));
+}
+#else
+LAMPORT_FN WordReg without_empty(WordReg words) { return words & ~(WordReg)(words == all_words(kEmpty)); }
 
 LAMPORT_FN WordReg canonical_nan(FloatReg v) {
   const WordReg nan = (WordReg)(v != v);
   return ((WordReg)v & ~nan) | (all_words(0x7fc00000u) & nan);
+}
+#endif
+
+LAMPORT_FN LinePacket without_empty(LinePacket packet) {
+  for (int i = 0; i < kRegs; ++i) packet.r[i] = without_empty(packet.r[i]);
+  return packet;
 }
 
 LAMPORT_FN FloatReg half_to_float(HalfReg half) {
@@ -114,23 +125,43 @@ LAMPORT_FN LineFloats<T> widen(const LinePacket& packet) {
 /// bfloat16 in the high half of each word, round to nearest even.
 LAMPORT_FN WordReg rounded_to_bf16(WordReg bits) { return bits + 0x7fffu + ((bits >> 16) & 1u); }
 
-template <class T, class>
-LAMPORT_FN LinePacket narrow(const LineFloats<T>& in) {
+template <class T>
+LAMPORT_FN LinePacket rounded_words(const WordReg (&in)[kRegs][T::kPerWord]) {
   LinePacket out;
   for (int i = 0; i < kRegs; ++i) {
-    const WordReg first = canonical_nan(in.v[i][0]);
     if constexpr (T::kFormat == Format::fp32) {
-      out.r[i] = first;
+      out.r[i] = in[i][0];
+    } else if constexpr (T::kFormat == Format::bf16) {
+      out.r[i] = (rounded_to_bf16(in[i][0]) >> 16) | (rounded_to_bf16(in[i][1]) & 0xffff0000u);
     } else {
-      const WordReg second = canonical_nan(in.v[i][1]);
-      if constexpr (T::kFormat == Format::bf16) {
-        out.r[i] = (rounded_to_bf16(first) >> 16) | (rounded_to_bf16(second) & 0xffff0000u);
-      } else {
-        out.r[i] = join(float_to_half(first), float_to_half(second));
-      }
+      out.r[i] = join(float_to_half(in[i][0]), float_to_half(in[i][1]));
     }
   }
-  return without_empty(out);
+  return out;
+}
+
+template <class T, class>
+LAMPORT_FN LinePacket rounded(const LineFloats<T>& in) {
+  WordReg words[kRegs][T::kPerWord];
+  for (int i = 0; i < kRegs; ++i) {
+    for (int j = 0; j < T::kPerWord; ++j) words[i][j] = canonical_nan(in.v[i][j]);
+  }
+  return rounded_words<T>(words);
+}
+
+/// A NaN that comes from elements of T has no bits below T's: rounding keeps it one as it is.
+template <class T, class>
+LAMPORT_FN LinePacket rounded_any_nan(const LineFloats<T>& in) {
+  WordReg words[kRegs][T::kPerWord];
+  for (int i = 0; i < kRegs; ++i) {
+    for (int j = 0; j < T::kPerWord; ++j) words[i][j] = (WordReg)in.v[i][j];
+  }
+  return rounded_words<T>(words);
+}
+
+template <class T, class Half>
+LAMPORT_FN LinePacket narrow(const LineFloats<T>& in) {
+  return without_empty(rounded<T, Half>(in));
 }
 
 template <class T>

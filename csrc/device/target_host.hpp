@@ -35,11 +35,27 @@ class HostTarget {
   /// with both.
   static constexpr uint32_t kPublishAhead = 24;
   static constexpr uint32_t kCollectAhead = 16;
+  /// The same while contributions are added up, for as many packets as leave room in L1.
+  static constexpr uint32_t kPreparesAhead = 128;
 
   explicit HostTarget(const HostWait& wait) : wait_(wait) {}
 
   LAMPORT_FN uint32_t first() const { return 0; }
   LAMPORT_FN uint32_t step() const { return 1; }
+
+  // Work-groups share a row of a normalisation; here one item is all there is.
+  LAMPORT_FN uint32_t group() const { return 0; }
+  LAMPORT_FN uint32_t groups() const { return 1; }
+  LAMPORT_FN uint32_t item() const { return 0; }
+  LAMPORT_FN uint32_t items() const { return 1; }
+  /// Each value summed over the items of the group, in a fixed order; all items get the sums.
+  template <class Real, int N>
+  LAMPORT_FN void group_sum(Real (&)[N]) const {}
+  using Wide = double;  // see row_math.hpp
+  LAMPORT_FN float divide(float a, float b) const { return a / b; }
+  LAMPORT_FN double divide(double a, double b) const { return a / b; }
+  LAMPORT_FN float square_root(float x) const { return __builtin_sqrtf(x); }
+  LAMPORT_FN double square_root(double x) const { return __builtin_sqrt(x); }
 
   LAMPORT_FN uint32_t load_epoch(const Control* control) const { return control->epoch.value; }
   LAMPORT_FN uint32_t draw_ticket(uint32_t*) const { return 0; }

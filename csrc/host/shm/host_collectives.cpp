@@ -19,14 +19,15 @@ HostCollectives::HostCollectives(std::shared_ptr<ShmWorkspace> workspace, const 
   std::copy(std::begin(thresholds), std::end(thresholds), thresholds_);
 }
 
-bool HostCollectives::all_reduce(const void* in, void* out, uint64_t bytes, Format format) {
+bool HostCollectives::all_reduce(const void* in, void* out, uint64_t bytes, Format format, Library library) {
   if (bytes == 0) return true;
   if (world_ == 1) {
     if (out != in) std::memcpy(out, in, bytes);
     return true;
   }
   const Thresholds& limit = thresholds_[static_cast<int>(format)];
-  if (bytes > std::max(limit.one_shot_max, limit.two_shot_max)) return false;
+  if (library == Library::large_sizes && bytes > std::max(limit.one_shot_max, limit.two_shot_max))
+    return false;
   const int algorithm = bytes <= limit.one_shot_max ? 0 : 1;
   const AllReduceArgs args{in, out, bytes, capacity_packets_[algorithm]};
   best_kernels().all_reduce[algorithm][static_cast<int>(format)][world_](wait, view_, args);

@@ -1,6 +1,8 @@
 #pragma once
 #include <memory>
 
+#include "csrc/device/fused_args.hpp"
+#include "csrc/host/engine.hpp"
 #include "csrc/host/shm/kernels.hpp"
 #include "csrc/host/shm/shm_workspace.hpp"
 
@@ -14,11 +16,22 @@ class HostCollectives {
 
   /// False: too large for our algorithms, nothing was done. Throws Timeout, after which the workspace holds
   /// half-finished traffic and no further call may be made.
-  bool all_reduce(const void* in, void* out, uint64_t bytes, Format format);
+  bool all_reduce(const void* in, void* out, uint64_t bytes, Format format,
+                  Library library = Library::large_sizes);
+
+  /// The fused collectives (host_fused.cpp), with arguments that have been checked; otherwise as all_reduce.
+  bool add_all_reduce(AddAllReduceArgs args, Format format, Library library);
+  void qk_rms_norm(const QkNormArgs& args, Format format);
+  void add_all_reduce_rms_norm(const AddNormArgs& args, Format format);
+  void rs_sconv_ag_norm(const SconvArgs& args, Format format);
+
+  const Layout& layout() const { return workspace_->layout(); }
 
   HostWait wait;
 
  private:
+  void throw_if_late() const;
+
   std::shared_ptr<ShmWorkspace> workspace_;
   WorkspaceView view_;
   uint32_t world_;
