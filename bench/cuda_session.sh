@@ -6,7 +6,7 @@
 # ranks, and leaves in $OUT: summary.txt, steps.txt, session.log, machine.txt, and results.tar.gz with all JSON files.
 # Every step has a time limit, a failure does not stop the next, and after BUDGET (550) seconds all of it is over.
 # FlashInfer and vLLM take part if .flashinfer holds flashinfer/data of an unpacked flashinfer-python wheel.
-# Parts, by default all: build floor test variants bench norm symmetric sanitize
+# Parts, by default all: build floor test variants bench fused norm symmetric sanitize
 set -uo pipefail
 cd "$(dirname "$0")/.."
 export OUT=${OUT:-build/cuda_session} BUDGET=${BUDGET:-550} BEGAN=${BEGAN:-$(date +%s)}
@@ -16,7 +16,7 @@ export XDG_CACHE_HOME=$PWD/build/cache
 mkdir -p "$OUT" "$JSON"
 log=$OUT/session.log
 parts=("$@")
-[ $# -eq 0 ] && parts=(build floor test variants bench norm symmetric sanitize)
+[ $# -eq 0 ] && parts=(build floor test variants bench fused norm symmetric sanitize)
 sizes=8,6144,12288,65536,1MiB
 
 wanted() { [[ " ${parts[*]} " == *" $1 "* ]]; }
@@ -78,7 +78,9 @@ for world in 2 4 8; do
   wanted bench && step "bench-$world" 50 bash -c \
     "sizes_benchmark bench $world fp16 $sizes 16 lamport,flashinfer,flashinfer_overlap,vllm_custom,nccl"
   wanted variants && step "variants-$world" 40 bash -c \
-    "sizes_benchmark variants $world fp16 8,6144,24576,65536 10 $v:Plain,$v:Prepare,$v:Chain,$v:Chain128,$v:Threads128,$v:Threads256,$v:TwoShot"
+    "sizes_benchmark variants $world fp16 8,6144,24576,65536 10 $v:Chain,$v:Plain,$v:Prepare,$v:Chain128,$v:Chain256,$v:TwoShot,$v:OneShot"
+  wanted fused && step "fused-$world" 75 bash -c \
+    "ranks $world bench/fused_ops.py --device cuda --tokens 1,4,16 --rounds 20 --seconds 25 --stall 40 --quiet --json $JSON/fused-$world.json"
   wanted norm && step "norm-$world" 30 bash -c \
     "sizes_benchmark norm $world fp16 6144,24576 5 lamport,flashinfer_norm,flashinfer_norm_overlap"
 done

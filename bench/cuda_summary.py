@@ -35,7 +35,7 @@ def main(folder: Path) -> int:
     for path in sorted(folder.glob("floor-*.json")):
         floor = json.loads(path.read_text())
         print(f"{path.stem}: empty kernel {floor['empty_kernel_us']}, store to load {floor['store_to_load_us']}")
-    for pattern, baseline in (("variants", "plain"), ("bench", "flashinfer"), ("norm", "flashinfer_norm"),
+    for pattern, baseline in (("variants", "chain"), ("bench", "flashinfer"), ("norm", "flashinfer_norm"),
                               ("symmetric", "lamport")):  # fmt: skip
         for path in sorted(folder.glob(f"{pattern}-*.json")):
             machine, rows = read_json(path)
@@ -44,6 +44,19 @@ def main(folder: Path) -> int:
             print("\n".join(table(rows, baseline)))
             for reason in dict.fromkeys(f"{row.backend}: {row.error}" for row in rows if row.error):
                 print(f"  {reason[:150]}")
+    for path in sorted(folder.glob("fused-*.json")):
+        rows = json.loads(path.read_text())["rows"]
+        print(f"\n{path.stem}: us (in brackets: over fused)")
+        for cell in dict.fromkeys((r["op"], r["model"], r["tokens"]) for r in rows):
+            of = {r["implementation"]: r for r in rows if (r["op"], r["model"], r["tokens"]) == cell}
+            fused = of["fused"]["median_us"]
+            times = [
+                f"{name} {r['median_us']:.2f} ({r['median_us'] / fused:.2f})"
+                if r["ok"] and fused
+                else f"{name}: {r['error']}"
+                for name, r in of.items()
+            ]
+            print(f"{cell[0]} {cell[1]} {cell[2]}: " + ", ".join(times)[:400])
     return 0
 
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from lamport_xpu.bench.peers import Peer
 from lamport_xpu.bench.units import DType
 
 EPS = 1e-6
@@ -70,6 +71,14 @@ class Case(ABC):
     @abstractmethod
     def alone(self, handle: int) -> Run:
         """The all-reduce inside, and nothing else: the least that can be hoped for."""
+
+    def added_first(self, handle: int) -> Run | None:
+        """Shared and routed partial sums added by a kernel of their own, the rest fused; None where there is one."""
+        return None
+
+    def by_peer(self, peer: Peer) -> Run | None:
+        """The other library's own fused kernel, if it has one for this."""
+        return None
 
     @abstractmethod
     def exact(self) -> tuple[Tensor, ...]:
@@ -200,9 +209,18 @@ class AddAllReduceRmsNorm(AddAllReduce):
         self.weight = self.random(99, 3, model.hidden)
 
     def fused(self, handle: int) -> Run:
-        op = _ops().add_all_reduce_rms_norm.default
-        arguments = (self.routed, self.second, self.residual, self.weight, EPS, False, handle)
-        return partial(op, *arguments)
+        return partial(self._op(handle), self.routed, self.second)
+
+    def added_first(self, handle: int) -> Run | None:
+        op, routed, second = self._op(handle), self.routed, self.second
+        return None if second is None else lambda: op(routed + second, None)
+
+    def by_peer(self, peer: Peer) -> Run | None:
+        return peer.add_norm(self.routed, self.residual, self.weight) if self.second is None else None
+
+    def _op(self, handle: int) -> Callable[[Tensor, Tensor | None], Any]:
+        op, rest = _ops().add_all_reduce_rms_norm.default, (self.residual, self.weight, EPS, False, handle)
+        return lambda routed, shared: op(routed, shared, *rest)
 
     def separate(self, reduce: Reduce) -> Run:
         """The fewest operations that torch offers: an addition and its rms_norm."""
@@ -247,13 +265,16 @@ class RsSconvAgNorm(AddAllReduceRmsNorm):
         first = self.place.rank * self.shard
         return self.conv_weight[first : first + self.shard].contiguous()
 
-    def fused(self, handle: int) -> Run:
+    def _op(self, handle: int) -> Callable[[Tensor, Tensor | None], Any]:
         op = _ops().rs_sconv_ag_norm.default
-        arguments = (
-            self.routed, self.second, self.residual, self._my_weight(), self.weight, EPS, self.cache, self.positions,
-            self.slots, self.table, self.sequences, 0, handle,
+        rest = (
+            self.residual, self._my_weight(), self.weight, EPS, self.cache, self.positions, self.slots, self.table,
+            self.sequences, 0, handle,
         )  # fmt: skip
-        return partial(op, *arguments)
+        return lambda routed, shared: op(routed, shared, *rest)
+
+    def by_peer(self, peer: Peer) -> Run | None:
+        return None
 
     def separate(self, reduce: Reduce) -> Run:
         """An all-reduce instead of reduce-scatter and all-gather, which our peers lack, and all channels on each rank.

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from lamport_xpu.bench.fused_runner import FusedPlan
 
 
+_STOCK = {"cpu": "gloo,mpi", "cuda": "flashinfer,nccl"}
+
+
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
@@ -28,9 +31,9 @@ def build_parser() -> argparse.ArgumentParser:
     add("--models", default="minimax-m2,inkling", metavar="LIST", help="(%(default)s)")
     add("--tokens", default="1,2,4,8,16,64", metavar="LIST", help="(%(default)s)")
     add("--dtype", default="fp16", help="fp32, fp16 or bf16 (%(default)s)")
-    add("--stock", default="gloo,mpi", metavar="LIST", help="other all-reduces, as in allreduce_sizes.py (%(default)s)")
+    add("--stock", metavar="LIST", help="other all-reduces, as in allreduce_sizes.py (gloo,mpi; cuda: flashinfer,nccl)")
     add("--discipline", choices=("stream", "synced", "both"), default="stream", help="(%(default)s)")
-    add("--device", choices=("cpu",), default="cpu", help="(%(default)s)")
+    add("--device", choices=("cpu", "cuda"), default="cpu", help="(%(default)s)")
     add("--rounds", type=int, default=50, metavar="N", help="rounds a cell (%(default)s)")
     add("--seconds", type=float, default=60, metavar="S", help="budget of the run (%(default)s)")
     add("--stall", type=float, default=120, metavar="S", help="end a cell that hangs (%(default)s)")
@@ -63,12 +66,13 @@ def plan_of(args: argparse.Namespace) -> FusedPlan:
     (dtype,) = parse_dtypes(args.dtype) if "," not in args.dtype else (None,)
     if dtype is None:
         raise UsageError("--dtype takes one type")
+    stock = _STOCK[args.device] if args.stock is None else args.stock
     return FusedPlan(
         cases=chosen(args.ops, CASES, "op") if args.ops else list(CASES.values()),
         models=chosen(args.models, MODELS, "model"),
         tokens=tokens,
         dtype=dtype,
-        stock=[find_peer(name) for name in args.stock.split(",") if name],
+        stock=[find_peer(name) for name in stock.split(",") if name],
         disciplines=DISCIPLINES if args.discipline == "both" else (args.discipline,),
         device=args.device,
         rounds=args.rounds,
@@ -85,6 +89,7 @@ def run(args: argparse.Namespace) -> int:
 
     plan = plan_of(args)
     world = World.start()
+    launch.select_gpu(args.device)
     speaker = world.rank == 0
     with terminal.ProgressBar(enabled=speaker and not args.quiet) as progress:
         facts, rows = run_plan(world, plan, progress)

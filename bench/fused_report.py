@@ -17,7 +17,7 @@ from lamport_xpu.bench.fused_cases import CASES, LAYERS
 from lamport_xpu.bench.machine import describe_pinning
 from lamport_xpu.bench.units import format_us
 
-FUSED, SEPARATE, ALONE = "fused", "unfused", "all-reduce"
+FUSED, SEPARATE, ALONE, ADDED_FIRST = "fused", "unfused", "all-reduce", "add, fused"
 """On our own collectives; other implementations bear the name of the library that reduces."""
 
 
@@ -25,8 +25,9 @@ FUSED, SEPARATE, ALONE = "fused", "unfused", "all-reduce"
 class FusedRow:
     """Times are microseconds a call, of the slowest rank; None where nothing was measured.
 
-    `implementation`: "fused", "unfused" (our all_reduce and torch), "all-reduce" (the one inside, alone), or the
-    library whose all-reduce stands between torch's operations. `wrong` counts wrong elements over all ranks.
+    `implementation`: "fused", "unfused" (our all_reduce and torch), "all-reduce" (the one inside, alone), "add, fused"
+    (the partial sums added by torch, the rest fused), the library whose all-reduce stands between torch's operations,
+    or "... fused", that library's own fusion. `wrong` counts wrong elements over all ranks.
     """
 
     op: str
@@ -70,7 +71,7 @@ def savings(rows: Sequence[FusedRow]) -> list[Saving]:
     fused = {row.cell: row.median_us for row in rows if row.implementation == FUSED and row.ok}
     for row in rows:
         mine = fused.get(row.cell)
-        if mine is None or row.median_us is None or not row.ok or row.implementation in (FUSED, ALONE):
+        if mine is None or row.median_us is None or not row.ok or row.implementation in (FUSED, ALONE, ADDED_FIRST):
             continue
         calls = LAYERS * CASES[row.op].calls_per_layer
         found.append(

@@ -14,7 +14,7 @@ from torch import Tensor
 from lamport_xpu.bench import machine
 from lamport_xpu.bench.consensus import Consensus
 from lamport_xpu.bench.fused_cases import Case, Model, Place, Reduce, Run, wrong
-from lamport_xpu.bench.fused_report import ALONE, FUSED, SEPARATE, FusedRow
+from lamport_xpu.bench.fused_report import ADDED_FIRST, ALONE, FUSED, SEPARATE, FusedRow
 from lamport_xpu.bench.launch import World
 from lamport_xpu.bench.peers import Peer, Setup, first_line
 from lamport_xpu.bench.peers.lamport import Lamport
@@ -83,7 +83,10 @@ def run_plan(
             case = kind(model, place)
             entries = [_Entry(FUSED, case.fused(ours.handle)), _Entry(ALONE, case.alone(ours.handle))]
             entries.append(_Entry(SEPARATE, case.separate(_own_reduce(ours.handle))))
-            entries += [_stock_entry(peer, case, reasons[peer.name], agree) for peer in stock]
+            if added_first := case.added_first(ours.handle):
+                entries.append(_Entry(ADDED_FIRST, added_first))
+            for peer in stock:
+                entries += _stock_entries(peer, case, reasons[peer.name], agree)
             for entry in entries:
                 entry.check(case, agree)
             subjects = {e.name: Subject(e.name, e.run, lambda: None, lambda: 0) for e in entries if e.error is None}
@@ -131,7 +134,8 @@ def _own_reduce(handle: int) -> Reduce:
     return reduce
 
 
-def _stock_entry(peer: Peer, case: Case, reason: str | None, agree: Consensus) -> _Entry:
+def _stock_entries(peer: Peer, case: Case, reason: str | None, agree: Consensus) -> list[_Entry]:
+    """With separate steps, and with the peer's own fused kernel if it has one."""
     shape, dtype = case.reduced()
     reason = reason or peer.unsupported(next(d for d in DTYPES.values() if d.torch == dtype))
     reduce: list[Reduce] = []
@@ -147,8 +151,15 @@ def _stock_entry(peer: Peer, case: Case, reason: str | None, agree: Consensus) -
 
         reduce.append(through_buffer)
 
-    reason = reason or agree.reason(_attempt(prepare))
-    return _Entry(peer.name, case.separate(reduce[0]) if reduce else tuple, error=reason)
+    if reason:
+        return [_Entry(peer.name, tuple, error=reason)]
+    failed = agree.reason(_attempt(prepare))
+    entries = [_Entry(peer.name, case.separate(reduce[0]) if not failed else tuple, error=failed)]
+    own: list[Run | None] = []
+    failed = agree.reason(_attempt(lambda: own.append(case.by_peer(peer))))
+    if failed or own[0]:
+        entries.append(_Entry(f"{peer.name} fused", tuple if failed else own[0] or tuple, error=failed))
+    return entries
 
 
 def _attempt(action: Callable[[], object]) -> str | None:

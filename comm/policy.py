@@ -51,7 +51,7 @@ def default(device: str, world_size: int) -> Thresholds:
     if device == "cpu":
         return Thresholds(256 << 10 if world_size <= 2 else 32 << 10)
     if device == "cuda":
-        return Thresholds(UNLIMITED if world_size <= 2 else (256 << 10) // world_size)
+        return Thresholds(UNLIMITED if world_size <= 2 else 48 << 10)
     return Thresholds(UNLIMITED if world_size <= 2 else 256 << 10)
 
 

@@ -18,7 +18,7 @@ from lamport_xpu.bench.units import BF16, FP32
 from tests.test_bench import environment  # noqa: F401 - a fixture
 
 SCRIPT = Path(__file__).parent.parent / "bench" / "fused_ops.py"
-QUICK = ("--tokens=1,3", "--rounds=3", "--seconds=2", "--stock=gloo,mpi")
+QUICK = ("--tokens=1,3", "--rounds=3", "--seconds=8", "--stock=gloo,mpi")
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -75,6 +75,11 @@ class Peer(ABC):
     def prepare(self, buffer: torch.Tensor) -> Call:
         """Everything that can be done once for a buffer; what is left is what gets timed."""
 
+    def add_norm(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> Call | None:
+        """This library's own fusion of all-reduce, residual addition and RMS norm (eps 1e-6), if it has one; the call
+        returns (normed, new residual). Collective like `prepare`."""
+        return None
+
     @abstractmethod
     def close(self) -> None:
         """Free everything; called once after `open`, also when that failed."""

@@ -46,30 +46,20 @@ class Chain128(Chain):
     threads = 128
 
 
-class Threads128(_Variant):
-    name = "threads-128"
-    threads = 128
-
-
-class Threads256(_Variant):
-    name = "threads-256"
+class Chain256(Chain):
+    name = "chain-256"
     threads = 256
 
 
-class TwoShot(_Variant):
+class TwoShot(Chain):
     """At every size."""
 
     name = "two-shot"
     thresholds = Thresholds(0, UNLIMITED)
 
 
-class OneShot(_Variant):
+class OneShot(Chain):
     """At every size."""
 
     name = "one-shot"
     thresholds = Thresholds(UNLIMITED, UNLIMITED)
-
-
-class OneShotChain(OneShot):
-    name = "one-shot-chain"
-    overlap = 2

@@ -60,26 +60,41 @@ class FlashInfer(Peer):
         world.mpi.Barrier()
 
     def prepare(self, buffer: torch.Tensor) -> Call:
-        world, count = self.setup.world, buffer.numel()
-        hidden = next((h for h in _HIDDEN if count % h == 0), None)
+        hidden = next((h for h in _HIDDEN if buffer.numel() % h == 0), None)
         if hidden is None:
             raise ValueError("FlashInfer needs whole 16-byte accesses")
-        if buffer.nbytes > _ONE_SHOT_BYTES:
+        if not self.norm:
+            return self._call(buffer, buffer, hidden)
+        weight = torch.ones(hidden, dtype=buffer.dtype, device="cuda")
+        return self._call(buffer, buffer, hidden, torch.zeros_like(buffer), torch.empty_like(buffer), weight)
+
+    def add_norm(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> Call | None:
+        if x.dtype != torch.float16:
+            raise ValueError("only fp16 is compiled")
+        normed, new_residual = torch.empty_like(x), torch.empty_like(x)
+        launch = self._call(x, new_residual, x.shape[-1], residual, normed, weight)
+
+        def call() -> tuple[torch.Tensor, torch.Tensor]:
+            launch()
+            return normed, new_residual
+
+        return call
+
+    def _call(self, x: torch.Tensor, out: torch.Tensor, hidden: int, *norm: torch.Tensor) -> Call:
+        """`norm`: residual, where the normalised sum goes, weight."""
+        world, count = self.setup.world, x.numel()
+        if x.nbytes > _ONE_SHOT_BYTES:
             raise ValueError("too large for one-shot")
         if self._shared and world.size * count // 8 * (1 + self.overlap) > _MOST_THREADS:
             raise ValueError("would deadlock where ranks share a GPU: more blocks than it can hold at once")
-        extra = [torch.zeros_like(buffer), torch.empty_like(buffer)] if self.norm else []
-        gamma = torch.ones(hidden, dtype=buffer.dtype, device="cuda") if self.norm else None
-        residual, norm_out = (t.data_ptr() for t in extra) if extra else (None, None)
-        keep = (*extra, gamma)
         launch = partial(
-            self._launch, world.rank, world.size, count, hidden, self._workspace.data_ptr(), buffer.data_ptr(),
-            buffer.data_ptr(), residual, norm_out, gamma.data_ptr() if gamma is not None else None, int(self.overlap),
+            self._launch, world.rank, world.size, count, hidden, self._workspace.data_ptr(), x.data_ptr(),
+            out.data_ptr(), *((t.data_ptr() for t in norm) if norm else (None, None, None)), int(self.overlap),
         )  # fmt: skip
 
         def call() -> None:
             launch(torch.cuda.current_stream().cuda_stream)
-            keep  # noqa: B018 - as long as the call can be made
+            norm  # noqa: B018 - as long as the call can be made
 
         return call
 

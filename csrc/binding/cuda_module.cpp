@@ -11,7 +11,9 @@
 #include "csrc/binding/all_reduce_callable.hpp"
 #include "csrc/binding/argument_checks.hpp"
 #include "csrc/binding/errors.hpp"
+#include "csrc/binding/fused.hpp"
 #include "csrc/binding/tensor.hpp"
+#include "csrc/host/checked_engine.hpp"
 #include "csrc/host/cuda/cuda_collectives.hpp"
 
 namespace nb = nanobind;
@@ -19,8 +21,6 @@ using namespace nb::literals;
 
 namespace lamport {
 namespace {
-
-constexpr int32_t kDlpackCuda = 2;
 
 /// Peers must have closed memory before it is freed.
 const bool kCloseIsCollective = true;
@@ -31,33 +31,26 @@ class PyCudaCollectives {
   PyCudaCollectives(std::shared_ptr<CudaWorkspace> workspace,
                     const std::array<std::pair<uint64_t, uint64_t>, 3>& thresholds, uint64_t max_bytes,
                     nb::callable current_stream)
-      : collectives_(std::move(workspace), {{thresholds[0].first, thresholds[0].second},
-                                            {thresholds[1].first, thresholds[1].second},
-                                            {thresholds[2].first, thresholds[2].second}}),
-        max_bytes_(max_bytes),
-        current_stream_(std::move(current_stream)) {}
+      : collectives_(std::move(workspace),
+                     {{thresholds[0].first, thresholds[0].second},
+                      {thresholds[1].first, thresholds[1].second},
+                      {thresholds[2].first, thresholds[2].second}},
+                     [asked = std::move(current_stream)] { return stream_of(asked); }),
+        engine_(collectives_, limits(collectives_, max_bytes)),
+        max_bytes_(max_bytes) {}
 
   bool all_reduce(nb::handle x, nb::handle out) {
-    check();
     const TensorView in = tensor_view(x, "x");
     const TensorView result = out.is(x) ? in : tensor_view(out, "out");
     check(in, result);
-    return collectives_.all_reduce(in.data, result.data, in.bytes, in.format, stream());
+    return engine_.run("all_reduce", in.bytes, [&] {
+      return collectives_.all_reduce({in.data, result.data, in.bytes, 0}, in.format, Library::large_sizes);
+    });
   }
 
   void check() {
-    if (unusable_ != nullptr) throw Error("ClosedError", unusable_);
-    try {
-      collectives_.check();
-    } catch (const Timeout& timeout) {
-      unusable_ =
-          "an earlier collective was abandoned half-way; close this communicator and create a new one";
-      nb::object error = nb::module_::import_("lamport_xpu.comm.errors").attr("CollectiveTimeout");
-      PyErr_SetObject(error.ptr(), error("all_reduce", timeout.peer, timeout.epoch,
-                                         collectives_.timed_out_bytes(), collectives_.timed_out_detail())
-                                       .ptr());
-      throw nb::python_error();
-    }
+    engine_.check_usable();
+    engine_.run("all_reduce", 0, [&] { collectives_.check(); });
   }
 
   void set_launch(uint32_t threads, uint32_t overlap) {
@@ -67,24 +60,40 @@ class PyCudaCollectives {
     collectives_.set_launch({threads, static_cast<Overlap>(overlap)});
   }
 
-  void close() { unusable_ = "the communicator is closed"; }
+  void close() { engine_.unusable = "the communicator is closed"; }
+
+  Engine& engine() { return engine_; }
 
  private:
-  cudaStream_t stream() const {
-    const nb::object address = current_stream_();
+  /// Torch's operators call without the interpreter's lock.
+  static cudaStream_t stream_of(const nb::callable& current_stream) {
+    const nb::gil_scoped_acquire lock;
+    const nb::object address = current_stream();
     const auto value = PyLong_AsUnsignedLongLong(address.ptr());
     if (PyErr_Occurred()) throw nb::python_error();
     return reinterpret_cast<cudaStream_t>(value);
   }
 
+  static Limits limits(const CudaCollectives& collectives, uint64_t max_bytes) {
+    const Layout& layout = collectives.layout();
+    return {Limits::kCuda,
+            collectives.device(),
+            layout.world,
+            max_bytes,
+            layout.slot_bytes,
+            layout.slice_bytes,
+            16};
+  }
+
   void check(const TensorView& in, const TensorView& out) const {
+    engine_.check_usable();
     check_place(in, "x");
     check_place(out, "out");
     check_pair(in, out, max_bytes_);
   }
 
   void check_place(const TensorView& tensor, const char* what) const {
-    if (tensor.device_type != kDlpackCuda || tensor.device_id != collectives_.device()) {
+    if (tensor.device_type != Limits::kCuda || tensor.device_id != collectives_.device()) {
       throw Error("WrongDeviceError", std::string(what) +
                                           " is not on cuda:" + std::to_string(collectives_.device()) +
                                           ", the GPU this communicator was made for; move it there");
@@ -95,9 +104,8 @@ class PyCudaCollectives {
   }
 
   CudaCollectives collectives_;
+  CheckedEngine<CudaCollectives> engine_;
   uint64_t max_bytes_;
-  nb::callable current_stream_;
-  const char* unusable_ = nullptr;
 };
 
 }  // namespace
@@ -134,7 +142,8 @@ NB_MODULE(_cuda, m) {
       .def_ro_static("close_is_collective", &kCloseIsCollective)
       .def_prop_ro("ranks_on_this_gpu", &CudaWorkspace::ranks_on_this_gpu)
       .def_prop_ro("total_bytes", [](const CudaWorkspace& self) { return self.layout().total_bytes(); });
-  nb::class_<PyCudaCollectives>(m, "CudaCollectives")
+  nb::class_<PyCudaCollectives> collectives(m, "CudaCollectives");
+  collectives
       .def(nb::init<std::shared_ptr<CudaWorkspace>, const std::array<std::pair<uint64_t, uint64_t>, 3>&,
                     uint64_t, nb::callable>(),
            "workspace"_a, "thresholds"_a, "max_bytes"_a, "current_stream"_a)
@@ -153,6 +162,7 @@ NB_MODULE(_cuda, m) {
       .def("check", nb::overload_cast<>(&PyCudaCollectives::check))
       .def("set_launch", &PyCudaCollectives::set_launch, "threads"_a, "overlap"_a)
       .def("close", &PyCudaCollectives::close);
+  bind_fused(collectives);
 }
 
 }  // namespace lamport

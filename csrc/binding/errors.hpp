@@ -5,16 +5,17 @@
 
 namespace lamport {
 
-/// Sets the Python exception: the class of comm/errors.py that the error names.
+/// Raises the Python exception that `error` names.
 inline void set_error(const Error& error) {
-  nanobind::object type = nanobind::module_::import_("lamport_xpu.comm.errors").attr(error.python_class);
-  PyErr_SetString(type.ptr(), error.what());
-}
-
-inline void set_error(const CollectiveTimeout& error) {
-  if (PyErr_Occurred()) return;  // a signal, not the clock, ended the wait
-  nanobind::object type = nanobind::module_::import_("lamport_xpu.comm.errors").attr("CollectiveTimeout");
-  PyErr_SetObject(type.ptr(), type(error.op, error.peer, error.epoch, error.bytes).ptr());
+  const nanobind::object type =
+      nanobind::module_::import_("lamport_xpu.comm.errors").attr(error.python_class);
+  const auto* timeout = dynamic_cast<const CollectiveTimeout*>(&error);
+  if (timeout == nullptr) {
+    PyErr_SetString(type.ptr(), error.what());
+  } else if (!PyErr_Occurred()) {  // otherwise a signal, not the clock, ended the wait
+    PyErr_SetObject(type.ptr(),
+                    type(timeout->op, timeout->peer, timeout->epoch, timeout->bytes, timeout->detail).ptr());
+  }
 }
 
 /// Makes lamport::Error surface as that class. Once per extension module.
@@ -22,8 +23,6 @@ inline void register_errors() {
   nanobind::register_exception_translator([](const std::exception_ptr& pointer, void*) {
     try {
       std::rethrow_exception(pointer);
-    } catch (const CollectiveTimeout& error) {
-      set_error(error);
     } catch (const Error& error) {
       set_error(error);
     }

@@ -15,12 +15,16 @@
 #include "csrc/binding/errors.hpp"
 #include "csrc/binding/fused.hpp"
 #include "csrc/binding/tensor.hpp"
-#include "csrc/host/shm/host_engine.hpp"
+#include "csrc/host/checked_engine.hpp"
+#include "csrc/host/shm/host_collectives.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace lamport {
+
+extern template class CheckedEngine<HostCollectives>;
+
 namespace {
 
 /// Unmapping shared memory here leaves it intact for peers.
@@ -51,7 +55,7 @@ class PyHostCollectives {
                       {thresholds[1].first, thresholds[1].second},
                       {thresholds[2].first, thresholds[2].second}},
                      spins_before_yield),
-        engine_(collectives_, max_bytes),
+        engine_(collectives_, limits(collectives_.layout(), max_bytes)),
         max_bytes_(max_bytes) {
     collectives_.wait.late = sleep_without_gil;
   }
@@ -60,15 +64,9 @@ class PyHostCollectives {
     const TensorView in = tensor_view(x, "x");
     const TensorView result = out.is(x) ? in : tensor_view(out, "out");
     check(in, result);
-    try {
-      return collectives_.all_reduce(in.data, result.data, in.bytes, in.format);
-    } catch (const Timeout& timeout) {
-      engine_.unusable = HostEngine::kAbandoned;
-      if (PyErr_Occurred()) throw nb::python_error();  // a signal, not the clock, ended the wait
-      nb::object error = nb::module_::import_("lamport_xpu.comm.errors").attr("CollectiveTimeout");
-      PyErr_SetObject(error.ptr(), error("all_reduce", timeout.peer, timeout.epoch, in.bytes).ptr());
-      throw nb::python_error();
-    }
+    return engine_.run("all_reduce", in.bytes, [&] {
+      return collectives_.all_reduce({in.data, result.data, in.bytes, 0}, in.format, Library::large_sizes);
+    });
   }
 
   /// Time-outs have been raised by the calls themselves.
@@ -79,9 +77,13 @@ class PyHostCollectives {
   Engine& engine() { return engine_; }
 
  private:
+  static Limits limits(const Layout& layout, uint64_t max_bytes) {
+    return {Limits::kCpu, 0, layout.world, max_bytes, layout.slot_bytes, layout.slice_bytes, 64};
+  }
+
   void check(const TensorView& in, const TensorView& out) const {
     check();
-    if (in.device_type != 1 || out.device_type != 1) {
+    if (in.device_type != Limits::kCpu || out.device_type != Limits::kCpu) {
       throw Error("WrongDeviceError",
                   "this communicator was made with device=\"cpu\" and the tensor is on another "
                   "device; move it, or create the communicator for its device");
@@ -90,7 +92,7 @@ class PyHostCollectives {
   }
 
   HostCollectives collectives_;
-  HostEngine engine_;
+  CheckedEngine<HostCollectives> engine_;
   uint64_t max_bytes_;
 };
 

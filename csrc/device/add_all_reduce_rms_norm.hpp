@@ -19,45 +19,70 @@
 
 namespace lamport {
 
+/// A GPU's item mostly has one packet of a row, and memory is far: that packet is fetched early and then kept
+/// (Target::kKeepsFirst). A host reads everything from its caches when it is needed.
 template <class Target, class T>
 class NormRows {
  public:
   using Packet = typename Target::Packet;
   using Half = typename Target::Half;
+  using Wide = WideOf<Target, T>;
 
   LAMPORT_FN NormRows(Target& target, const AddNormArgs& args)
-      : target_(target), args_(args), packets_(packets_of<Target>(args.row_bytes)) {}
+      : target_(target), args_(args), packets_(packets_of<Target>(args.row_bytes)) {
+    if constexpr (Target::kKeepsFirst) weight_ = load(args_.weight, 0, target_.item());
+  }
 
   LAMPORT_FN uint32_t packets() const { return packets_; }
   LAMPORT_FN bool real(uint64_t row) const { return row < args_.tokens; }
 
+  /// Starts to fetch this item's first packet of a row, the next that `take` and `finish` are called for.
+  LAMPORT_FN void expect(uint64_t row) {
+    if constexpr (Target::kKeepsFirst) {
+      if (!real(row)) return;
+      row_ = row;
+      in_ = fetched(row, target_.item());
+      residual_ = load(args_.residual, row, target_.item());
+    }
+  }
+
   /// Puts a sum of two where the result will be, before anything is published (see contribution.hpp).
   LAMPORT_FN void prepare(uint64_t row, uint32_t p) const {
-    if (args_.shared == nullptr || !real(row)) return;
-    const Pair<Packet> pair{load(args_.in, row, p), load(args_.shared, row, p)};
-    store(args_.normed, row, p, lamport::contribution<Target, T>(pair));
+    if (args_.shared != nullptr && real(row)) store(args_.normed, row, p, summed(fetched(row, p)));
   }
   /// What this rank adds to packet p of a row; zeros in a row past the end.
   LAMPORT_FN Packet contribution(uint64_t row, uint32_t p) const {
     if (!real(row)) return Packet{};
-    return args_.shared == nullptr ? without_empty(load(args_.in, row, p)) : load(args_.normed, row, p);
+    if constexpr (Target::kKeepsFirst) {
+      const Pair<Packet> pair = kept(row, p) ? in_ : fetched(row, p);
+      return args_.shared == nullptr ? without_empty(pair.in) : summed(pair);
+    } else {
+      return args_.shared == nullptr ? without_empty(load(args_.in, row, p)) : load(args_.normed, row, p);
+    }
   }
 
   /// The sum of a world of one: as it is, signed zeros included.
   LAMPORT_FN Packet alone(uint64_t row, uint32_t p) const {
-    const Packet in = load(args_.in, row, p);
-    if (args_.shared == nullptr) return in;
-    auto sum = widen<T, Half>(in);
-    add(sum, widen<T, Half>(load(args_.shared, row, p)));
+    const Pair<Packet> pair = fetched(row, p);
+    if (args_.shared == nullptr) return pair.in;
+    auto sum = widen<T, Half>(pair.in);
+    add(sum, widen<T, Half>(pair.shared));
     return rounded<T, Half>(sum);
   }
 
-  /// Takes a reduced packet, which `normed` keeps until the row's scale is known.
+  /// Takes a reduced packet, which is kept, or `normed` holds, until the row's scale is known.
   template <class Squares>
-  LAMPORT_FN void take(uint64_t row, uint32_t p, const Packet& reduced, Squares& squares) const {
-    store(args_.normed, row, p, reduced);
-    auto x = widen<T, Half>(reduced);
-    add(x, widen<T, Half>(load(args_.residual, row, p)));
+  LAMPORT_FN void take(uint64_t row, uint32_t p, const Packet& reduced, Squares& squares) {
+    const Wide x = with_residual(row, p, reduced);
+    if constexpr (Target::kKeepsFirst) {
+      if (kept(row, p)) {
+        x_ = x;
+      } else {
+        store(args_.normed, row, p, reduced);
+      }
+    } else {
+      store(args_.normed, row, p, reduced);
+    }
     add_squares(squares, x);
   }
 
@@ -65,15 +90,32 @@ class NormRows {
   LAMPORT_FN void finish(uint64_t row, Real<Target, T> sum) const {
     const auto scale = rms_scale(target_, sum, args_.full, args_.eps);
     for (uint32_t p = target_.item(); p < packets_; p += target_.items()) {
-      auto x = widen<T, Half>(load(args_.normed, row, p));
-      add(x, widen<T, Half>(load(args_.residual, row, p)));
-      store(args_.new_residual, row, p, rounded<T, Half>(x));
-      const auto weight = widen<T, Half>(target_.load_tensor(args_.weight, p, args_.row_bytes));
-      store(args_.normed, row, p, rounded<T, Half>(scaled(x, scale, weight, args_.gemma)));
+      if (Target::kKeepsFirst && kept(row, p)) {
+        finish(row, p, x_, scale, weight_);
+      } else {
+        finish(row, p, with_residual(row, p, load(args_.normed, row, p)), scale, load(args_.weight, 0, p));
+      }
     }
   }
 
  private:
+  LAMPORT_FN void finish(uint64_t row, uint32_t p, const Wide& x, Real<Target, T> scale,
+                         const Packet& weight) const {
+    store(args_.new_residual, row, p, rounded<T, Half>(x));
+    store(args_.normed, row, p, rounded<T, Half>(scaled(x, scale, widen<T, Half>(weight), args_.gemma)));
+  }
+
+  LAMPORT_FN bool kept(uint64_t row, uint32_t p) const { return p == target_.item() && row == row_; }
+  LAMPORT_FN Pair<Packet> fetched(uint64_t row, uint32_t p) const {
+    return {load(args_.in, row, p), args_.shared == nullptr ? Packet{} : load(args_.shared, row, p)};
+  }
+  LAMPORT_FN static Packet summed(const Pair<Packet>& pair) { return lamport::contribution<Target, T>(pair); }
+  LAMPORT_FN Wide with_residual(uint64_t row, uint32_t p, const Packet& reduced) const {
+    auto x = widen<T, Half>(reduced);
+    const Packet residual = Target::kKeepsFirst && kept(row, p) ? residual_ : load(args_.residual, row, p);
+    add(x, widen<T, Half>(residual));
+    return x;
+  }
   LAMPORT_FN Packet load(const void* base, uint64_t row, uint32_t p) const {
     return target_.load_tensor(static_cast<const char*>(base) + row * args_.row_bytes, p, args_.row_bytes);
   }
@@ -84,16 +126,22 @@ class NormRows {
   Target& target_;
   const AddNormArgs& args_;
   const uint32_t packets_;
+  uint64_t row_ = ~uint64_t{0};  // whose first packet is kept
+  Pair<Packet> in_{};
+  Packet residual_{}, weight_{};
+  Wide x_{};
 };
 
 /// Rows [base, base + length), through the slots of `generation`.
 template <class Target, class T, int W>
-LAMPORT_FN bool add_norm_chunk(Target& target, Lamport<Target, W>& lamport, const NormRows<Target, T>& rows,
+LAMPORT_FN bool add_norm_chunk(Target& target, Lamport<Target, W>& lamport, NormRows<Target, T>& rows,
                                uint32_t slot_packets, uint32_t generation, uint64_t base, uint32_t length) {
   using Packet = typename Target::Packet;
   const uint32_t stride = slot_packets * Target::kPacketWords;
-  for (uint32_t r = target.group(); r < length; r += target.groups()) {
-    for (uint32_t p = target.item(); p < rows.packets(); p += target.items()) rows.prepare(base + r, p);
+  if constexpr (!Target::kKeepsFirst) {
+    for (uint32_t r = target.group(); r < length; r += target.groups()) {
+      for (uint32_t p = target.item(); p < rows.packets(); p += target.items()) rows.prepare(base + r, p);
+    }
   }
   for (uint32_t r = target.group(); r < length; r += target.groups()) {
     for (uint32_t p = target.item(); p < rows.packets(); p += target.items()) {
@@ -104,6 +152,7 @@ LAMPORT_FN bool add_norm_chunk(Target& target, Lamport<Target, W>& lamport, cons
   if (base == 0) lamport.sign();
   lamport.watch(generation, stride, length * rows.packets() - 1);
   for (uint32_t r = target.group(); r < length; r += target.groups()) {
+    if (r != target.group() || base != 0) rows.expect(base + r);
     TargetSquares<Target, T> squares{};
     bool came = true;
     for (uint32_t p = target.item(); came && p < rows.packets(); p += target.items()) {
@@ -122,9 +171,11 @@ LAMPORT_FN bool add_norm_chunk(Target& target, Lamport<Target, W>& lamport, cons
 
 template <class Target, class T, int W>
 LAMPORT_FN void add_all_reduce_rms_norm(Target& target, const WorkspaceView& ws, const AddNormArgs& args) {
-  const NormRows<Target, T> rows(target, args);
+  NormRows<Target, T> rows(target, args);
+  rows.expect(target.group());  // under way before the epoch is needed
   if constexpr (W == 1) {
     for (uint64_t r = target.group(); r < args.tokens; r += target.groups()) {
+      if (r != target.group()) rows.expect(r);
       TargetSquares<Target, T> squares{};
       for (uint32_t p = target.item(); p < rows.packets(); p += target.items()) {
         rows.take(r, p, rows.alone(r, p), squares);

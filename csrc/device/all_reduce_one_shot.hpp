@@ -42,17 +42,21 @@ LAMPORT_FN bool one_shot_chunk(Target& target, Lamport<Target, W>& lamport, cons
   return true;
 }
 
-/// `Args`: AllReduceArgs or AddAllReduceArgs.
+/// `Args`: AllReduceArgs, or AddAllReduceArgs, which a world of one takes too.
 template <class Target, class T, int W, class Args>
 LAMPORT_FN void all_reduce_one_shot(Target& target, const WorkspaceView& ws, const Args& args) {
-  Lamport<Target, W> lamport(target, ws);
-  const auto [chunks, length] = cut(packets_of<Target>(args.bytes), args.slot_packets);
-  LAMPORT_ROLLED
-  for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
-    if (chunk > 0) lamport.next_chunk();
-    if (!one_shot_chunk<Target, T, W>(target, lamport, args, chunk, length)) break;
+  if constexpr (W == 1) {
+    add_alone<T>(target, args);
+  } else {
+    Lamport<Target, W> lamport(target, ws);
+    const auto [chunks, length] = cut(packets_of<Target>(args.bytes), args.slot_packets);
+    LAMPORT_ROLLED
+    for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
+      if (chunk > 0) lamport.next_chunk();
+      if (!one_shot_chunk<Target, T, W>(target, lamport, args, chunk, length)) break;
+    }
+    lamport.leave(chunks, lamport.rank() * args.slot_packets * Target::kPacketWords);
   }
-  lamport.leave(chunks, lamport.rank() * args.slot_packets * Target::kPacketWords);
 }
 
 }  // namespace lamport

@@ -1,6 +1,7 @@
 /// Arguments of the fused collectives, passed to a kernel by value. Memory of an output may be exactly that
 /// of the input named with it, and must otherwise be disjoint from everything else.
 #pragma once
+#include "packet.hpp"
 #include "workspace_view.hpp"
 
 namespace lamport {
@@ -75,5 +76,11 @@ struct SconvArgs {
   float eps;
   uint32_t slot_packets;  ///< capacity of a slice
 };
+
+/// Of the tensor that is exchanged: what a time-out reports.
+LAMPORT_FN uint64_t sent_bytes(const AllReduceArgs& args) { return args.bytes; }
+LAMPORT_FN uint64_t sent_bytes(const QkNormArgs& args) { return uint64_t{args.tokens} * 8; }
+LAMPORT_FN uint64_t sent_bytes(const AddNormArgs& args) { return uint64_t{args.tokens} * args.row_bytes; }
+LAMPORT_FN uint64_t sent_bytes(const SconvArgs& args) { return uint64_t{args.tokens} * args.row_bytes; }
 
 }  // namespace lamport

@@ -10,85 +10,126 @@
 ///
 /// The protocol is that of the one-shot all-reduce: item 0 of the owning group publishes and collects a
 /// packet, and the group owns the same packet index in every chunk. Items of a group wait for each other in
-/// group_sum; each arrives there after bounded work, and all leave together when a wait ran out.
+/// group_sum and group_share; each arrives there after bounded work, and all leave together when a wait ran out.
 #pragma once
+#include "fused_args.hpp"
 #include "lamport.hpp"
 #include "row_math.hpp"
 
 namespace lamport {
 
+/// A GPU's item mostly has one packet of a token's queries or keys, and memory is far: the first packets of a block
+/// are kept between its sum and its scaling, and those of the weights are fetched at the start (Target::kKeepsFirst).
 template <class Target, class T>
 class QkBlocks {
  public:
-  static constexpr int kTokens = Target::kPacketWords / 2;
+  /// That share a packet, and so a work-group. On a GPU another group costs nothing, and a longer one time.
+  static constexpr int kTokens = Target::kKeepsFirst ? 1 : Target::kPacketWords / 2;
   static constexpr int kSums = 2 * kTokens;
   using Packet = typename Target::Packet;
+  using Half = typename Target::Half;
   using Real = lamport::Real<Target, T>;
-  static_assert(sizeof(Packet) == kSums * sizeof(float), "two sums a token fill a packet");
+  static_assert(sizeof(Packet) >= kSums * sizeof(float), "two sums a token fit a packet");
 
-  LAMPORT_FN QkBlocks(Target& target, const QkNormArgs& args) : target_(target), args_(args) {}
+  LAMPORT_FN QkBlocks(Target& target, const QkNormArgs& args) : target_(target), args_(args) {
+    if constexpr (Target::kKeepsFirst) {
+      q_weight_ = target_.load_tensor(args_.q_weight, target_.item(), args_.q_bytes);
+      k_weight_ = target_.load_tensor(args_.k_weight, target_.item(), args_.k_bytes);
+    }
+  }
 
   LAMPORT_FN uint32_t count() const { return (args_.tokens + kTokens - 1) / kTokens; }
 
-  /// This rank's sums of the tokens of `block`, on every item of the group; 0 for tokens past the end.
-  LAMPORT_FN void sum(uint64_t block, float (&rounded_sums)[kSums]) const {
+  /// This rank's sums of the tokens of `block`, on every item of the group; 0 for tokens past the end. Keeps the
+  /// block's first packets.
+  LAMPORT_FN void sum(uint64_t block, float (&rounded_sums)[kSums]) {
+    if constexpr (Target::kKeepsFirst) {  // all of them before the first is needed
+      LAMPORT_UNROLL
+      for (int t = 0; t < kTokens; ++t) {
+        if (!real(block, t)) continue;
+        first_[2 * t] = target_.load_tensor(queries(block, t), target_.item(), args_.q_bytes);
+        first_[2 * t + 1] = target_.load_tensor(keys(block, t), target_.item(), args_.k_bytes);
+      }
+    }
     Real sums[kSums];
+    LAMPORT_UNROLL
     for (int t = 0; t < kTokens; ++t) {
-      const uint64_t token = block * kTokens + t;
-      const bool real = token < args_.tokens;
-      sums[2 * t] = real ? sum_of_squares<T>(target_, queries(token), args_.q_bytes) : 0;
-      sums[2 * t + 1] = real ? sum_of_squares<T>(target_, queries(token) + args_.q_bytes, args_.k_bytes) : 0;
+      const bool there = real(block, t);
+      sums[2 * t] = there ? squares(queries(block, t), args_.q_bytes, first(2 * t)) : 0;
+      sums[2 * t + 1] = there ? squares(keys(block, t), args_.k_bytes, first(2 * t + 1)) : 0;
     }
     target_.group_sum(sums);
     for (int i = 0; i < kSums; ++i) rounded_sums[i] = static_cast<float>(sums[i]);
   }
 
-  /// `sums`: of all ranks.
+  /// Of the block that was summed last. `sums`: of all ranks.
   LAMPORT_FN void scale(uint64_t block, const Real (&sums)[kSums]) const {
+    LAMPORT_UNROLL
     for (int t = 0; t < kTokens; ++t) {
+      if (!real(block, t)) break;
       const uint64_t token = block * kTokens + t;
-      if (token >= args_.tokens) break;
-      scale_row(queries(token), args_.q_bytes, args_.q_weight,
+      scale_row(queries(block, t), args_.q_bytes, args_.q_weight,
                 static_cast<char*>(args_.q) + token * args_.q_stride,
-                rms_scale(target_, sums[2 * t], args_.q_full, args_.eps));
-      scale_row(queries(token) + args_.q_bytes, args_.k_bytes, args_.k_weight,
+                rms_scale(target_, sums[2 * t], args_.q_full, args_.eps), first(2 * t), q_weight_);
+      scale_row(keys(block, t), args_.k_bytes, args_.k_weight,
                 static_cast<char*>(args_.k) + token * args_.k_stride,
-                rms_scale(target_, sums[2 * t + 1], args_.k_full, args_.eps));
+                rms_scale(target_, sums[2 * t + 1], args_.k_full, args_.eps), first(2 * t + 1), k_weight_);
     }
   }
 
  private:
-  LAMPORT_FN const char* queries(uint64_t token) const {
-    return static_cast<const char*>(args_.qkv) + token * args_.qkv_stride;
+  LAMPORT_FN bool real(uint64_t block, int t) const { return block * kTokens + t < args_.tokens; }
+  LAMPORT_FN const char* queries(uint64_t block, int t) const {
+    return static_cast<const char*>(args_.qkv) + (block * kTokens + t) * args_.qkv_stride;
+  }
+  LAMPORT_FN const char* keys(uint64_t block, int t) const { return queries(block, t) + args_.q_bytes; }
+
+  /// Packet p of a row: `first` if that was kept.
+  LAMPORT_FN Packet load(const void* row, uint32_t p, uint32_t bytes, const Packet& first) const {
+    return Target::kKeepsFirst && p == target_.item() ? first : target_.load_tensor(row, p, bytes);
   }
 
-  LAMPORT_FN void scale_row(const char* row, uint32_t bytes, const void* weight, char* out,
-                            Real scale) const {
-    using Half = typename Target::Half;
+  /// This item's share of a row's sum of squares.
+  LAMPORT_FN Real squares(const char* row, uint32_t bytes, const Packet& first) const {
+    TargetSquares<Target, T> sum{};
     const uint32_t packets = packets_of<Target>(bytes);
     for (uint32_t p = target_.item(); p < packets; p += target_.items()) {
-      const auto x = widen<T, Half>(target_.load_tensor(row, p, bytes));
-      const auto w = widen<T, Half>(target_.load_tensor(weight, p, bytes));
+      add_squares(sum, widen<T, Half>(load(row, p, bytes, first)));
+    }
+    return total(sum);
+  }
+
+  LAMPORT_FN void scale_row(const char* row, uint32_t bytes, const void* weights, char* out, Real scale,
+                            const Packet& first, const Packet& first_weight) const {
+    const uint32_t packets = packets_of<Target>(bytes);
+    for (uint32_t p = target_.item(); p < packets; p += target_.items()) {
+      const auto x = widen<T, Half>(load(row, p, bytes, first));
+      const auto w = widen<T, Half>(load(weights, p, bytes, first_weight));
       target_.store_tensor(out, p, bytes, rounded<T, Half>(scaled(x, scale, w, false)));
     }
   }
 
   Target& target_;
   const QkNormArgs& args_;
+  /// Of token t the queries' (2t) and the keys' (2t + 1).
+  static constexpr int kKept = Target::kKeepsFirst ? kSums : 1;
+  LAMPORT_FN const Packet& first(int i) const { return first_[Target::kKeepsFirst ? i : 0]; }
+  Packet first_[kKept] = {};
+  Packet q_weight_{}, k_weight_{};
 };
 
 template <class Packet, int N>
 LAMPORT_FN Packet to_packet(const float (&values)[N]) {
-  Packet packet;
-  __builtin_memcpy(&packet, values, sizeof packet);
+  Packet packet{};
+  __builtin_memcpy(&packet, values, sizeof values);
   return packet;
 }
 
 /// Blocks [base, base + length) of tokens, through the slots of `generation`.
 template <class Target, class T, int W>
-LAMPORT_FN bool qk_rms_norm_chunk(Target& target, Lamport<Target, W>& lamport,
-                                  const QkBlocks<Target, T>& blocks, uint32_t slot_packets,
-                                  uint32_t generation, uint64_t base, uint32_t length) {
+LAMPORT_FN bool qk_rms_norm_chunk(Target& target, Lamport<Target, W>& lamport, QkBlocks<Target, T>& blocks,
+                                  uint32_t slot_packets, uint32_t generation, uint64_t base,
+                                  uint32_t length) {
   using Packet = typename Target::Packet;
   constexpr int kSums = QkBlocks<Target, T>::kSums;
   const uint32_t stride = slot_packets * Target::kPacketWords;
@@ -109,7 +150,7 @@ LAMPORT_FN bool qk_rms_norm_chunk(Target& target, Lamport<Target, W>& lamport,
     const uint32_t b = first + i * step;
     if (i + 1 != count) blocks.sum(base + b, sums);
     Real<Target, T> shared[kSums + 1] =
-        {};  // item 0 alone knows; as the others hold zeros, group_sum spreads it exactly
+        {};  // the ranks' sums, and whether one did not come: item 0 alone knows
     if (target.item() == 0) {
       Packet all[W];
       const bool came =
@@ -123,7 +164,7 @@ LAMPORT_FN bool qk_rms_norm_chunk(Target& target, Lamport<Target, W>& lamport,
       }
       shared[kSums] = came ? 0 : 1;
     }
-    target.group_sum(shared);
+    target.group_share(shared);
     if (shared[kSums] != 0) return false;
     Real<Target, T> totals[kSums];
     for (int j = 0; j < kSums; ++j) totals[j] = shared[j];
@@ -134,7 +175,7 @@ LAMPORT_FN bool qk_rms_norm_chunk(Target& target, Lamport<Target, W>& lamport,
 
 template <class Target, class T, int W>
 LAMPORT_FN void qk_rms_norm(Target& target, const WorkspaceView& ws, const QkNormArgs& args) {
-  const QkBlocks<Target, T> blocks(target, args);
+  QkBlocks<Target, T> blocks(target, args);
   if constexpr (W == 1) {
     for (uint32_t b = target.group(); b < blocks.count(); b += target.groups()) {
       float sums[QkBlocks<Target, T>::kSums];

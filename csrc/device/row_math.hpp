@@ -95,15 +95,4 @@ using WideOf = decltype(widen<T, typename Target::Half>(typename Target::Packet{
 template <class Target, class T>
 using TargetSquares = typename SquaresOf<Real<Target, T>, WideOf<Target, T>>::Type;
 
-/// This work-item's share of a row's sum of squares.
-template <class T, class Target>
-LAMPORT_FN Real<Target, T> sum_of_squares(const Target& target, const char* row, uint32_t bytes) {
-  TargetSquares<Target, T> sum{};
-  const uint32_t packets = packets_of<Target>(bytes);
-  for (uint32_t p = target.item(); p < packets; p += target.items()) {
-    add_squares(sum, widen<T, typename Target::Half>(target.load_tensor(row, p, bytes)));
-  }
-  return total(sum);
-}
-
 }  // namespace lamport

@@ -63,7 +63,8 @@ class SconvRows {
   LAMPORT_FN uint32_t packets() const { return packets_; }
   /// Whether this work-group has the row.
   LAMPORT_FN bool mine(uint32_t row) const {
-    return static_cast<uint32_t>(args_.sequences[row]) % target_.groups() == target_.group();
+    return target_.groups() == 1 ||
+           static_cast<uint32_t>(args_.sequences[row]) % target_.groups() == target_.group();
   }
 
   /// What this rank adds to packet p of a rank's shard of a row.
@@ -74,16 +75,54 @@ class SconvRows {
     return lamport::contribution<Target, T>(pair);
   }
 
+  /// Where a row's token is.
+  struct Token {
+    int64_t slot;
+    int64_t position;
+    int32_t sequence;
+  };
+  LAMPORT_FN Token token(uint32_t row) const {
+    return {args_.slots[row], args_.positions[row], args_.sequences[row]};
+  }
+
+  /// All that packet p of a row needs besides the reduced packet, and that memory can bring while that travels.
+  struct Operands {
+    Packet past[kSconvWindow - 1];
+    Packet weight[kSconvWindow];
+    Packet residual;
+  };
+  LAMPORT_FN Operands operands(const Token& token, uint32_t row, uint32_t shard, uint32_t p) const {
+    Operands found{};
+    found.residual = load(args_.residual, row, shard, p);
+    if (token.slot < 0) return found;
+    LAMPORT_UNROLL
+    for (int k = 0; k < kSconvWindow; ++k) {
+      found.weight[k] = target_.load_tensor(args_.conv_weight, p * kSconvWindow + k,
+                                            uint64_t{kSconvWindow} * args_.shard_bytes);
+    }
+    const int32_t* blocks = args_.block_table + uint64_t(token.sequence) * args_.table_stride;
+    LAMPORT_UNROLL
+    for (int k = 0; k < kSconvWindow - 1; ++k) {
+      const int64_t source = token.position - (kSconvWindow - 1) + k;
+      if (source < 0) continue;
+      const int64_t logical = source / args_.block_size;
+      const int64_t last = static_cast<int64_t>(args_.max_blocks) - 1;
+      const int32_t block = blocks[logical < last ? logical : last];
+      found.past[k] = move_cached<false>(place(block, source % args_.block_size), p, Packet{});
+    }
+    return found;
+  }
+
   /// Caches the reduced packet p of this rank's shard, convolves, adds the residual; the result, publishable, is in
   /// new_residual too.
-  LAMPORT_FN Packet convolve(uint32_t row, uint32_t shard, uint32_t p, const Packet& reduced) const {
-    const int64_t slot = args_.slots[row];
+  LAMPORT_FN Packet convolve(const Token& token, uint32_t row, uint32_t shard, uint32_t p,
+                             const Packet& reduced, const Operands& operands) const {
     Packet skip{};  // of padding: zero
-    if (slot >= 0) {
-      move_cached<true>(place(slot / args_.block_size, slot % args_.block_size), p, reduced);
-      skip = convolution(row, p, reduced);
+    if (token.slot >= 0) {
+      move_cached<true>(place(token.slot / args_.block_size, token.slot % args_.block_size), p, reduced);
+      skip = convolution(token.position, reduced, operands);
     }
-    auto h = widen<T, Half>(load(args_.residual, row, shard, p));
+    auto h = widen<T, Half>(operands.residual);
     add(h, widen<T, Half>(skip));
     const Packet result = narrow<T, Half>(h);
     store(args_.new_residual, row, shard, p, result);
@@ -97,16 +136,17 @@ class SconvRows {
     store(args_.new_residual, row, shard, p, packet);
   }
 
-  /// From a row's sum of squares. An item reads back what it wrote itself.
-  LAMPORT_FN void normalise(uint32_t row, uint32_t shards, Real<Target, T> sum) const {
-    const auto scale = rms_scale(target_, sum, args_.full, args_.eps);
-    for (uint32_t s = 0; s < shards; ++s) {
-      for (uint32_t p = target_.item(); p < packets_; p += target_.items()) {
-        const auto h = widen<T, Half>(load_result(row, s, p));
-        const auto weight = widen<T, Half>(load(args_.norm_weight, 0, s, p));
-        store(args_.normed, row, s, p, rounded<T, Half>(scaled(h, scale, weight, false)));
-      }
-    }
+  /// A rank's packet p of the norm's weight.
+  LAMPORT_FN Packet load_weight(uint32_t shard, uint32_t p) const {
+    return args_.norm_weight == nullptr ? Packet{} : load(args_.norm_weight, 0, shard, p);
+  }
+  LAMPORT_FN Real<Target, T> scale(Real<Target, T> sum) const {
+    return rms_scale(target_, sum, args_.full, args_.eps);
+  }
+  LAMPORT_FN void normalise(uint32_t row, uint32_t shard, uint32_t p, const Packet& h, const Packet& weight,
+                            Real<Target, T> scale) const {
+    const auto x = scaled(widen<T, Half>(h), scale, widen<T, Half>(weight), false);
+    store(args_.normed, row, shard, p, rounded<T, Half>(x));
   }
 
  private:
@@ -129,28 +169,19 @@ class SconvRows {
   }
 
   /// (c + r) rounded.
-  LAMPORT_FN Packet convolution(uint32_t row, uint32_t p, const Packet& reduced) const {
-    const int64_t position = args_.positions[row];
-    const int32_t* blocks = args_.block_table + uint64_t(args_.sequences[row]) * args_.table_stride;
+  LAMPORT_FN Packet convolution(int64_t position, const Packet& reduced, const Operands& operands) const {
     Elements weight[kSconvWindow];
+    LAMPORT_UNROLL
     for (int k = 0; k < kSconvWindow; ++k) {
-      weight[k] = InOrder::elements(widen<T, Half>(target_.load_tensor(
-          args_.conv_weight, p * kSconvWindow + k, uint64_t{kSconvWindow} * args_.shard_bytes)));
+      weight[k] = InOrder::elements(widen<T, Half>(operands.weight[k]));
     }
     const Elements current = InOrder::elements(widen<T, Half>(reduced));
     Elements sum{};
     LAMPORT_UNROLL
     for (int k = 0; k < kSconvWindow; ++k) {
-      const int64_t source = position - (kSconvWindow - 1) + k;
-      if (source < 0) continue;
+      if (position - (kSconvWindow - 1) + k < 0) continue;
       Elements value = current;
-      if (k < kSconvWindow - 1) {
-        const int64_t logical = source / args_.block_size;
-        const int64_t last = static_cast<int64_t>(args_.max_blocks) - 1;
-        const int32_t block = blocks[logical < last ? logical : last];
-        value = InOrder::elements(
-            widen<T, Half>(move_cached<false>(place(block, source % args_.block_size), p, Packet{})));
-      }
+      if (k < kSconvWindow - 1) value = InOrder::elements(widen<T, Half>(operands.past[k]));
       LAMPORT_UNROLL
       for (int i = 0; i < kElements; ++i) {
         const int tap = i * kSconvWindow + k;
@@ -199,14 +230,19 @@ template <class Target, class T, int W>
 LAMPORT_FN bool sconv_exchange(Target& target, Lamport<Target, W>& lamport, const SconvRows<Target, T>& rows,
                                const SconvArgs& args, uint32_t scatter, uint32_t gather, uint32_t stride) {
   using Packet = typename Target::Packet;
+  using Rows = SconvRows<Target, T>;
   const uint32_t rank = lamport.rank();
+  const typename Rows::Token first = rows.token(0);  // under way before anything waits
   for (uint32_t r = 0; r < args.tokens; ++r) {
     if (!rows.mine(r)) continue;
     for (uint32_t p = target.item(); p < rows.packets(); p += target.items()) {
+      Packet mine[W - 1];  // all loads before the first store, which no compiler moves a load over
+      LAMPORT_UNROLL
+      for (int i = 0; i < W - 1; ++i) mine[i] = rows.contribution(r, (rank + 1 + i) % W, p);
       LAMPORT_UNROLL
       for (int i = 0; i < W - 1; ++i) {
         lamport.publish_to(i, scatter + rank * stride + (r * rows.packets() + p) * Target::kPacketWords,
-                           rows.contribution(r, (rank + 1 + i) % W, p));
+                           mine[i]);
       }
     }
   }
@@ -214,43 +250,63 @@ LAMPORT_FN bool sconv_exchange(Target& target, Lamport<Target, W>& lamport, cons
   lamport.watch(scatter, stride, args.tokens * rows.packets() - 1);
   for (uint32_t r = 0; r < args.tokens; ++r) {
     if (!rows.mine(r)) continue;
+    const typename Rows::Token token = r == 0 ? first : rows.token(r);
     for (uint32_t p = target.item(); p < rows.packets(); p += target.items()) {
       const uint32_t at = (r * rows.packets() + p) * Target::kPacketWords;
+      typename Rows::Operands operands;
+      if constexpr (Target::kKeepsFirst) operands = rows.operands(token, r, rank, p);
       Packet all[W];
       if (!lamport.collect(scatter + at, stride, rows.contribution(r, rank, p), all)) return false;
-      lamport.publish(gather + rank * stride + at,
-                      rows.convolve(r, rank, p, sum_in_rank_order<Target, T, W>(all)));
+      if constexpr (!Target::kKeepsFirst) operands = rows.operands(token, r, rank, p);
+      const Packet reduced = sum_in_rank_order<Target, T, W>(all);
+      lamport.publish(gather + rank * stride + at, rows.convolve(token, r, rank, p, reduced, operands));
     }
   }
   return true;
 }
 
-/// Poll 2 and the norm, row by row.
+/// Poll 2 and the norm, row by row. An item keeps the first packets of a row until its scale is known, and reads others
+/// back.
 template <class Target, class T, int W>
 LAMPORT_FN bool sconv_gather(Target& target, Lamport<Target, W>& lamport, const SconvRows<Target, T>& rows,
                              const SconvArgs& args, uint32_t gather, uint32_t stride) {
   using Packet = typename Target::Packet;
-  const uint32_t rank = lamport.rank();
+  const uint32_t rank = lamport.rank(), first = target.item();
+  Packet kept[W], weight[W];
+  if constexpr (Target::kKeepsFirst) {
+    LAMPORT_UNROLL
+    for (uint32_t s = 0; s < W; ++s) weight[s] = rows.load_weight(s, first);
+  }
   lamport.watch(gather, stride, args.tokens * rows.packets() - 1);
   for (uint32_t r = 0; r < args.tokens; ++r) {
     if (!rows.mine(r)) continue;
     TargetSquares<Target, T> squares{};
     bool came = true;
-    for (uint32_t p = target.item(); came && p < rows.packets(); p += target.items()) {
-      const uint32_t at = (r * rows.packets() + p) * Target::kPacketWords;
+    for (uint32_t p = first; came && p < rows.packets(); p += target.items()) {
       Packet all[W];
-      came = lamport.collect(gather + at, stride, rows.load_result(r, rank, p), all);
+      came = lamport.collect(gather + (r * rows.packets() + p) * Target::kPacketWords, stride,
+                             rows.load_result(r, rank, p), all);
       if (!came) break;
       LAMPORT_UNROLL
       for (uint32_t s = 0; s < W; ++s) {
         add_squares(squares, widen<T, typename Target::Half>(all[s]));
         if (s != rank) rows.store_result(r, s, p, all[s]);
+        if (Target::kKeepsFirst && p == first) kept[s] = all[s];
       }
     }
     Real<Target, T> sums[2] = {total(squares), came ? 0.0f : 1.0f};
     target.group_sum(sums);
     if (sums[1] != 0) return false;
-    if (args.norm_weight != nullptr) rows.normalise(r, W, sums[0]);
+    if (args.norm_weight == nullptr) continue;
+    const auto scale = rows.scale(sums[0]);
+    for (uint32_t p = first; p < rows.packets(); p += target.items()) {
+      LAMPORT_UNROLL
+      for (uint32_t s = 0; s < W; ++s) {
+        const bool here = Target::kKeepsFirst && p == first;
+        rows.normalise(r, s, p, here ? kept[s] : rows.load_result(r, s, p),
+                       here ? weight[s] : rows.load_weight(s, p), scale);
+      }
+    }
   }
   return true;
 }
@@ -261,14 +317,20 @@ LAMPORT_FN void rs_sconv_ag_norm(Target& target, const WorkspaceView& ws, const 
   if constexpr (W == 1) {
     for (uint32_t r = 0; r < args.tokens; ++r) {
       if (!rows.mine(r)) continue;
+      const auto token = rows.token(r);
       TargetSquares<Target, T> squares{};
       for (uint32_t p = target.item(); p < rows.packets(); p += target.items()) {
-        const auto h = rows.convolve(r, 0, p, rows.contribution(r, 0, p));
+        const auto h =
+            rows.convolve(token, r, 0, p, rows.contribution(r, 0, p), rows.operands(token, r, 0, p));
         add_squares(squares, widen<T, typename Target::Half>(h));
       }
       Real<Target, T> sums[1] = {total(squares)};
       target.group_sum(sums);
-      if (args.norm_weight != nullptr) rows.normalise(r, 1, sums[0]);
+      if (args.norm_weight == nullptr) continue;
+      const auto scale = rows.scale(sums[0]);
+      for (uint32_t p = target.item(); p < rows.packets(); p += target.items()) {
+        rows.normalise(r, 0, p, rows.load_result(r, 0, p), rows.load_weight(0, p), scale);
+      }
     }
   } else {
     Lamport<Target, W> lamport(target, ws);

@@ -51,6 +51,9 @@ class HostTarget {
   /// Each value summed over the items of the group, in a fixed order; all items get the sums.
   template <class Real, int N>
   LAMPORT_FN void group_sum(Real (&)[N]) const {}
+  /// Item 0's values, to all items.
+  template <class Real, int N>
+  LAMPORT_FN void group_share(Real (&)[N]) const {}
   using Wide = double;  // see row_math.hpp
   LAMPORT_FN float divide(float a, float b) const { return a / b; }
   LAMPORT_FN double divide(double a, double b) const { return a / b; }

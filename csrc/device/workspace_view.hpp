@@ -13,6 +13,8 @@ struct alignas(64) Line {
 struct Control {
   Line epoch;
   Line ticket;
+  Line
+      gave_up;  ///< not 0 once a call was given up, where work-items look for that more often than Status allows
 };
 
 /// Host-visible: filled by the first work-item whose patience ran out.
@@ -22,6 +24,7 @@ struct alignas(64) Status {
   uint64_t bytes;       ///< of its tensor, where the target tells
   uint32_t signatures;  ///< that the call waited for on this rank, where the target tells,
   uint32_t signed_off;  ///< and those it had: fewer if parts of the grid had found no room
+  uint32_t collective;  ///< which call that was, in the target's numbering
 };
 
 /// A kernel's view of the workspace, passed by value. `own` has its own field, and peers come in the order

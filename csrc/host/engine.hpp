@@ -9,18 +9,20 @@ namespace lamport {
 
 /// A peer did not come; the communicator can only be closed.
 struct CollectiveTimeout : Error {
-  CollectiveTimeout(const char* op, uint32_t peer, uint32_t epoch, uint64_t bytes)
+  CollectiveTimeout(const char* op, uint32_t peer, uint32_t epoch, uint64_t bytes, const std::string& detail)
       : Error("CollectiveTimeout", std::string(op) + " of " + std::to_string(bytes) + " bytes (epoch " +
                                        std::to_string(epoch) + ") gave up waiting for rank " +
-                                       std::to_string(peer)),
+                                       std::to_string(peer) + detail),
         op(op),
         peer(peer),
         epoch(epoch),
-        bytes(bytes) {}
+        bytes(bytes),
+        detail(detail) {}
   const char* op;
   uint32_t peer;
   uint32_t epoch;
   uint64_t bytes;
+  std::string detail;
 };
 
 /// Whether sizes that belong to the library the communicator was created from are left to it.

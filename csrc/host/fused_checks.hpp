@@ -10,7 +10,10 @@ namespace lamport {
 
 /// What the checks need to know of the communicator.
 struct Limits {
+  static constexpr int32_t kCpu = 1, kCuda = 2, kOneApi = 14;  ///< DLPack's device types
+
   int32_t device_type;
+  int32_t device_id;
   uint32_t world;
   uint64_t max_bytes;
   uint64_t slot_bytes;    ///< one-shot: capacity of a source rank's slot
@@ -37,9 +40,12 @@ AddNormArgs check_add_all_reduce_rms_norm(const Limits& limits, const StridedVie
                                           const StridedView& weight, double eps, bool gemma,
                                           const StridedView& normed, const StridedView& new_residual);
 
-/// For all tokens; a kernel takes as many rows as fit `slot_packets`.
+/// For all tokens; see sconv_part.
 SconvArgs check_rs_sconv_ag_norm(const Limits& limits, const SconvTensors& tensors, int64_t channel_offset,
                                  double eps);
+
+/// The rows from `first` on, as many as a kernel takes in one call.
+SconvArgs sconv_part(const SconvArgs& all, uint32_t first, uint32_t packet_bytes);
 
 /// What only the host can check, in memory it can read: that positions, slots, sequences and blocks exist, and that
 /// the positions of a sequence ascend.

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <type_traits>
 #include <vector>
 
 #include "csrc/host/check_helpers.hpp"
@@ -15,6 +16,12 @@ void check_index(const Named& t, StridedView::Type type, int64_t length) {
     refuse(std::string(t.name) + " must be " + (type == StridedView::Type::int64 ? "int64" : "int32") + " [" +
            std::to_string(length) + "], one for each token");
   }
+}
+
+template <class Byte>
+Byte* below(Byte* base, uint64_t bytes) {  // null stays null
+  using Char = std::conditional_t<std::is_const_v<Byte>, const char, char>;
+  return base == nullptr ? nullptr : reinterpret_cast<Char*>(base) + bytes;
 }
 
 }  // namespace
@@ -112,6 +119,22 @@ SconvArgs check_rs_sconv_ag_norm(const Limits& limits, const SconvTensors& t, in
   args.full = static_cast<float>(hidden);
   args.eps = check_eps(eps);
   return args;
+}
+
+SconvArgs sconv_part(const SconvArgs& all, uint32_t first, uint32_t packet_bytes) {
+  SconvArgs part = all;
+  const uint64_t offset = uint64_t{first} * all.row_bytes;
+  part.in = below(all.in, offset);
+  part.shared = below(all.shared, offset);
+  part.residual = below(all.residual, offset);
+  part.normed = below(all.normed, offset);
+  part.new_residual = below(all.new_residual, offset);
+  part.positions = all.positions + first;
+  part.slots = all.slots + first;
+  part.sequences = all.sequences + first;
+  const uint32_t packets_a_row = (all.shard_bytes + packet_bytes - 1) / packet_bytes;
+  part.tokens = std::min(all.slot_packets / packets_a_row, all.tokens - first);
+  return part;
 }
 
 void check_sconv_indices(const SconvTensors& t) {

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <string>
 
 namespace lamport {
 
@@ -11,10 +12,13 @@ struct Thresholds {
   uint64_t two_shot_max;
 };
 
-/// A wait that ran out: who did not come.
+/// A wait that ran out: who did not come. Where it is learned after the call, also which call it was.
 struct Timeout {
   uint32_t peer;
   uint32_t epoch;
+  const char* op = nullptr;
+  uint64_t bytes = 0;
+  std::string detail = {};
 };
 
 }  // namespace lamport

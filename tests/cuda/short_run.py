@@ -23,6 +23,15 @@ def main(rank: int, address: str) -> None:
                 for skip in (0, 1):
                     x = torch.ones(count + skip, dtype=dtype, device="cuda")[skip:]
                     assert (comm.all_reduce(x) == 2).all()
+                    assert (comm.add_all_reduce(x, x) == 4).all()
+            for tokens, hidden in ((1, 3072), (3, 100)):
+                x = torch.ones(tokens, hidden, dtype=dtype, device="cuda")
+                normed, residual = comm.add_all_reduce_rms_norm(x, x, x, x[0], 1e-6)
+                assert (residual == 5).all()
+                torch.testing.assert_close(normed, torch.ones_like(x))
+                q, k = comm.qk_rms_norm(x, x[0, : hidden // 2], x[0, : hidden // 4], hidden // 2, hidden // 4, 1e-6)
+                torch.testing.assert_close(q, torch.ones_like(q))
+                torch.testing.assert_close(k, torch.ones_like(k))
         comm.check()
 
 

@@ -1,4 +1,5 @@
 #define LAMPORT_HEADER "csrc/device/all_reduce_two_shot.hpp"
 #define LAMPORT_COLLECTIVE all_reduce_two_shot
-#define LAMPORT_TABLE kCudaTwoShot
+#define LAMPORT_ARGS AllReduceArgs
+#define LAMPORT_KERNEL all_reduce_two_shot
 #include "csrc/host/cuda/kernels.inl"

@@ -7,15 +7,60 @@
 namespace lamport {
 namespace {
 
-constexpr uint64_t kPacketBytes = 16;
+constexpr uint32_t kPacketBytes = 16;
 constexpr int kCarveoutPercent = 50;  // room for the kilobyte that every block takes, and for others' kernels
 
 uint64_t divide_rounding_up(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
 
+const CudaKernels& kernels_of(CudaKernel kernel) {
+  switch (kernel) {
+    case CudaKernel::all_reduce_one_shot:
+      return cuda_kernels<CudaKernel::all_reduce_one_shot>();
+    case CudaKernel::all_reduce_two_shot:
+      return cuda_kernels<CudaKernel::all_reduce_two_shot>();
+    case CudaKernel::add_all_reduce_one_shot:
+      return cuda_kernels<CudaKernel::add_all_reduce_one_shot>();
+    case CudaKernel::add_all_reduce_two_shot:
+      return cuda_kernels<CudaKernel::add_all_reduce_two_shot>();
+    case CudaKernel::qk_rms_norm:
+      return cuda_kernels<CudaKernel::qk_rms_norm>();
+    case CudaKernel::add_all_reduce_rms_norm:
+      return cuda_kernels<CudaKernel::add_all_reduce_rms_norm>();
+    default:
+      return cuda_kernels<CudaKernel::rs_sconv_ag_norm>();
+  }
+}
+
 }  // namespace
 
-CudaCollectives::CudaCollectives(std::shared_ptr<CudaWorkspace> workspace, const Thresholds (&thresholds)[3])
-    : workspace_(std::move(workspace)), kernels_{} {
+/// What cudaLaunchKernelExC is told; points into itself.
+struct CudaCollectives::Launch {
+  Launch(const Grid& grid, Overlap overlap, cudaStream_t stream) {
+    config.gridDim = dim3(grid.blocks);
+    config.blockDim = dim3(grid.threads);
+    config.stream = stream;
+    config.attrs = attributes;
+    if (overlap != Overlap::none) {
+      cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+      attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      attribute.val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (grid.cluster > 1) {
+      cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+      attribute.id = cudaLaunchAttributeClusterDimension;
+      attribute.val.clusterDim.x = grid.cluster;
+      attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    }
+  }
+  Launch(const Launch&) = delete;
+
+  cudaLaunchConfig_t config{};
+  cudaLaunchAttribute attributes[2]{};
+};
+
+CudaCollectives::CudaCollectives(std::shared_ptr<CudaWorkspace> workspace, const Thresholds (&thresholds)[3],
+                                 std::function<cudaStream_t()> current_stream)
+    : workspace_(std::move(workspace)), current_stream_(std::move(current_stream)), kernels_{} {
   if (!workspace_->ready()) throw Error("WorkspaceError", "the workspace is not open to all peers yet");
   view_ = workspace_->view();
   const Layout& layout = workspace_->layout();
@@ -33,95 +78,155 @@ CudaCollectives::CudaCollectives(std::shared_ptr<CudaWorkspace> workspace, const
   const uint32_t ranks = workspace_->ranks_on_this_gpu();
   const uint32_t share = ranks == 1 ? 1 : 2 * ranks;
   processors_ = static_cast<uint32_t>(processors) / ranks;
-  if (world_ == 1) return;
-  // Asked for now, also because that loads the kernels: loading one while a stream is captured may fail.
-  for (int algorithm = 0; algorithm < 2; ++algorithm) {
+  // All are loaded now: loading one while a stream is captured may fail.
+  for (int k = 0; k < kCudaKernels; ++k) {
     for (int format = 0; format < 3; ++format) {
-      Kernel& kernel = kernels_[algorithm][format];
-      kernel.function = (algorithm == 0 ? kCudaOneShot : kCudaTwoShot)[format][world_];
-      // The same split of L1 and shared memory for all. A multiprocessor changes its split only when it is idle:
-      // blocks that wait on it could keep out those that another rank, with another split, needs to get here.
-      cuda_check(cudaFuncSetAttribute(kernel.function, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                      kCarveoutPercent),
-                 "set up a kernel");
-      for (int i = 0; i < 3; ++i) {
-        int blocks = 0;
-        cuda_check(
-            cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel.function, kThreads[i], 0),
-            "load a kernel; the module was built for other GPUs than this one (CMAKE_CUDA_ARCHITECTURES)");
-        kernel.resident_blocks[i] = static_cast<uint32_t>(blocks * processors) / share;
-      }
+      const auto which = static_cast<CudaKernel>(k);
+      const void* function = kernels_of(which).function[format][world_];
+      if (function != nullptr)
+        kernels_[k][format] = load(function, which, static_cast<uint32_t>(processors), share);
     }
   }
+}
+
+CudaCollectives::Kernel CudaCollectives::load(const void* function, CudaKernel which, uint32_t processors,
+                                              uint32_t share) const {
+  const char* failed =
+      "load a kernel; the module was built for other GPUs than this one (CMAKE_CUDA_ARCHITECTURES)";
+  Kernel kernel{function, {}, {}};
+  // The same split of L1 and shared memory for all. A multiprocessor changes its split only when it is idle: blocks that
+  // wait on it could keep out those that another rank, with another split, needs to get here.
+  cuda_check(cudaFuncSetAttribute(function, cudaFuncAttributePreferredSharedMemoryCarveout, kCarveoutPercent),
+             "set up a kernel");
+  for (uint32_t threads = kThreadStep; threads <= max_threads(which); threads += kThreadStep) {
+    int blocks = 0;
+    cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, static_cast<int>(threads), 0),
+               failed);
+    kernel.resident_blocks[threads / kThreadStep] = static_cast<uint32_t>(blocks) * processors / share;
+  }
+  if (max_threads(which) != kClusterThreads) return kernel;
+  for (uint32_t cluster = 1; cluster <= kMaxCluster; ++cluster) {
+    const Launch launch({cluster, kClusterThreads, cluster}, Overlap::none, nullptr);
+    int clusters = 0;
+    cuda_check(cudaOccupancyMaxActiveClusters(&clusters, function, &launch.config), failed);
+    kernel.resident_clusters[cluster] = static_cast<uint32_t>(clusters) / share;
+  }
+  return kernel;
 }
 
 /// Small blocks while each gets a multiprocessor of this rank's share: a block's packets share a scheduler. Then larger
 /// ones, as blocks take time to launch and more than one a multiprocessor was slower (64 KB, four ranks on one H200: 64
 /// blocks of 64 threads a rank 9.9 us, 32 of 128 threads 4.9 us).
-uint32_t CudaCollectives::threads_for(uint64_t packets) const {
-  if (choice_.threads != 0) return choice_.threads;
-  for (const uint32_t threads : kThreads) {
-    if (packets <= uint64_t{processors_} * threads) return threads;
+CudaCollectives::Grid CudaCollectives::grid_for_packets(const Kernel& kernel, uint64_t packets) const {
+  uint32_t threads = choice_.threads;
+  if (threads == 0) {
+    threads = kThreadStep;
+    while (threads < kMaxThreads && packets > uint64_t{processors_} * threads) threads *= 2;
   }
-  return kMaxThreads;
+  const uint64_t blocks = divide_rounding_up(packets, threads);
+  return {static_cast<uint32_t>(
+              std::min<uint64_t>(blocks, at_once(kernel.resident_blocks[threads / kThreadStep]))),
+          threads};
+}
+
+/// A block a token: one of its threads exchanges, all of them read and scale.
+CudaCollectives::Grid CudaCollectives::grid_for_tokens(const Kernel& kernel, uint32_t tokens,
+                                                       uint64_t packets) const {
+  const auto threads = static_cast<uint32_t>(
+      std::min<uint64_t>(divide_rounding_up(packets, kThreadStep) * kThreadStep, kMaxTokenThreads));
+  return {std::min(tokens, at_once(kernel.resident_blocks[threads / kThreadStep])), threads};
+}
+
+/// A cluster a row, and a thread a packet as far as that goes.
+CudaCollectives::Grid CudaCollectives::grid_for_rows(const Kernel& kernel, uint32_t rows,
+                                                     uint64_t packets) const {
+  const auto cluster =
+      static_cast<uint32_t>(std::min<uint64_t>(divide_rounding_up(packets, kClusterThreads), kMaxCluster));
+  return {std::min(rows, at_once(kernel.resident_clusters[cluster])) * cluster, kClusterThreads, cluster};
 }
 
 /// P5: all work-groups of a call are resident together, on every rank that shares the GPU, and while each of
 /// those calls has the next one waiting beside it.
-uint32_t CudaCollectives::block_limit(const Kernel& kernel, uint32_t threads) const {
-  const auto* found = std::find(std::begin(kThreads), std::end(kThreads), threads);
-  const uint32_t blocks = kernel.resident_blocks[found - std::begin(kThreads)];
-  return std::max(1u, choice_.overlap == Overlap::chain ? blocks / 2 : blocks);
+uint32_t CudaCollectives::at_once(uint32_t resident) const {
+  return std::max(1u, choice_.overlap == Overlap::chain ? resident / 2 : resident);
 }
 
-bool CudaCollectives::all_reduce(const void* in, void* out, uint64_t bytes, Format format,
-                                 cudaStream_t stream) {
-  if (bytes == 0) return true;
+template <class Args>
+void CudaCollectives::launch(const Kernel& kernel, Grid grid, const Args& args) {
+  const Launch launch(grid, choice_.overlap, current_stream_());
+  void* parameters[] = {&view_, const_cast<Args*>(&args), &choice_.overlap};
   const DeviceGuard guard(device());
-  if (world_ == 1) {
-    if (out != in)
-      cuda_check(cudaMemcpyAsync(out, in, bytes, cudaMemcpyDeviceToDevice, stream), "copy a tensor");
-    return true;
-  }
+  cuda_check(cudaLaunchKernelExC(&launch.config, kernel.function, parameters), "launch a kernel");
+}
+
+int CudaCollectives::algorithm_for(uint64_t bytes, Format format, Library library) const {
   const Thresholds& limit = thresholds_[static_cast<int>(format)];
-  if (bytes > std::max(limit.one_shot_max, limit.two_shot_max)) return false;
-  const int algorithm = bytes <= limit.one_shot_max ? 0 : 1;
-  const Kernel& kernel = kernels_[algorithm][static_cast<int>(format)];
-  AllReduceArgs args{in, out, bytes, capacity_packets_[algorithm]};
+  if (world_ == 1 || bytes <= limit.one_shot_max) return 0;
+  return bytes > limit.two_shot_max && library == Library::large_sizes ? -1 : 1;
+}
 
-  const uint64_t packets = divide_rounding_up(bytes, kPacketBytes);
-  const uint64_t in_flight =
-      std::min<uint64_t>(algorithm == 0 ? packets : divide_rounding_up(packets, world_), args.slot_packets);
-  const uint32_t threads = threads_for(in_flight);
-  const uint64_t blocks =
-      std::min<uint64_t>(divide_rounding_up(in_flight, threads), block_limit(kernel, threads));
-
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<uint32_t>(blocks));
-  config.blockDim = dim3(threads);
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = choice_.overlap == Overlap::none ? 0 : 1;
-  Overlap overlap = choice_.overlap;
-  void* parameters[] = {&view_, &args, &overlap};
-  cuda_check(cudaLaunchKernelExC(&config, kernel.function, parameters), "launch a kernel");
+template <class Args>
+bool CudaCollectives::reduce(CudaKernel one_shot, Args& args, Format format, Library library) {
+  check();
+  if (args.bytes == 0) return true;
+  const int algorithm = algorithm_for(args.bytes, format, library);
+  if (algorithm < 0) return false;
+  const Kernel& chosen = kernel(
+      static_cast<CudaKernel>(static_cast<uint32_t>(one_shot) + static_cast<uint32_t>(algorithm)), format);
+  args.slot_packets = capacity_packets_[algorithm];
+  const uint64_t packets = divide_rounding_up(args.bytes, kPacketBytes);
+  const uint64_t in_flight = algorithm == 0 ? packets : divide_rounding_up(packets, world_);
+  launch(chosen, grid_for_packets(chosen, std::min<uint64_t>(in_flight, args.slot_packets)), args);
   return true;
 }
 
-std::string CudaCollectives::timed_out_detail() const {
-  const volatile Status* status = workspace_->status();
-  const uint32_t expected = status->signatures, found = status->signed_off;
-  if (found >= expected) return "";
-  return ", when " + std::to_string(found) + " of " + std::to_string(expected) +
-         " warps of this rank's own kernel had found room on the GPU";
+bool CudaCollectives::all_reduce(AllReduceArgs args, Format format, Library library) {
+  if (world_ > 1) return reduce(CudaKernel::all_reduce_one_shot, args, format, library);
+  if (args.bytes != 0 && args.out != args.in) {
+    const DeviceGuard guard(device());
+    cuda_check(cudaMemcpyAsync(args.out, args.in, args.bytes, cudaMemcpyDeviceToDevice, current_stream_()),
+               "copy a tensor");
+  }
+  return true;
+}
+
+bool CudaCollectives::add_all_reduce(AddAllReduceArgs args, Format format, Library library) {
+  return reduce(CudaKernel::add_all_reduce_one_shot, args, format, library);
+}
+
+void CudaCollectives::qk_rms_norm(const QkNormArgs& args, Format format) {
+  check();
+  if (args.tokens == 0) return;
+  const Kernel& chosen = kernel(CudaKernel::qk_rms_norm, format);
+  launch(chosen, grid_for_tokens(chosen, args.tokens, divide_rounding_up(args.q_bytes, kPacketBytes)), args);
+}
+
+void CudaCollectives::add_all_reduce_rms_norm(const AddNormArgs& args, Format format) {
+  check();
+  if (args.tokens == 0) return;
+  const Kernel& chosen = kernel(CudaKernel::add_all_reduce_rms_norm, format);
+  launch(chosen, grid_for_rows(chosen, args.tokens, divide_rounding_up(args.row_bytes, kPacketBytes)), args);
+}
+
+void CudaCollectives::rs_sconv_ag_norm(const SconvArgs& args, Format format) {
+  check();
+  if (args.tokens == 0) return;
+  const Kernel& chosen = kernel(CudaKernel::rs_sconv_ag_norm, format);
+  launch(chosen, grid_for_rows(chosen, args.tokens, divide_rounding_up(args.shard_bytes, kPacketBytes)),
+         args);
 }
 
 void CudaCollectives::check() const {
-  const uint32_t waited_for = workspace_->status()->waited_for;
-  if (waited_for != 0) throw Timeout{waited_for - 1, workspace_->status()->epoch};
+  const volatile Status* status = workspace_->status();
+  const uint32_t waited_for = status->waited_for;
+  if (waited_for == 0) return;
+  Timeout timeout{waited_for - 1, status->epoch, kCudaMethod[status->collective], status->bytes, ""};
+  const uint32_t expected = status->signatures, found = status->signed_off;
+  if (found < expected) {
+    timeout.detail = ", when " + std::to_string(found) + " of " + std::to_string(expected) +
+                     " warps of this rank's own kernel had found room on the GPU";
+  }
+  throw timeout;
 }
 
 }  // namespace lamport

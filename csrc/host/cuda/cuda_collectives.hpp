@@ -1,57 +1,87 @@
 #pragma once
 #include <cuda_runtime_api.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "csrc/host/cuda/cuda_workspace.hpp"
 #include "csrc/host/cuda/kernels.hpp"
+#include "csrc/host/engine.hpp"
 #include "csrc/host/thresholds.hpp"
 
 namespace lamport {
 
 /// How kernels are launched, where that is not left to this library. A benchmark's business.
 struct LaunchChoice {
-  uint32_t threads = 0;  ///< of a block: 64, 128 or 256; 0: by size
-  Overlap overlap = Overlap::none;
+  uint32_t threads = 0;  ///< of an all-reduce's block: 64, 128 or 256; 0: by size
+  Overlap overlap = Overlap::chain;
 };
 
 /// Collectives over a ready workspace as kernel launches on the caller's stream: picks algorithm and grid.
-/// Never waits for the GPU, allocates nothing per call, and may be captured in a CUDA graph.
+/// Never waits for the GPU, allocates nothing per call, and may be captured in a CUDA graph. Arguments have been checked.
+///
+/// Every call throws Timeout if a kernel that has run so far gave up; then no further call may be made.
 class CudaCollectives {
  public:
-  CudaCollectives(std::shared_ptr<CudaWorkspace> workspace, const Thresholds (&thresholds)[3]);
+  /// `current_stream` is asked at every call.
+  CudaCollectives(std::shared_ptr<CudaWorkspace> workspace, const Thresholds (&thresholds)[3],
+                  std::function<cudaStream_t()> current_stream);
 
   /// False: too large for our algorithms, nothing was launched.
-  bool all_reduce(const void* in, void* out, uint64_t bytes, Format format, cudaStream_t stream);
+  bool all_reduce(AllReduceArgs args, Format format, Library library);
+  bool add_all_reduce(AddAllReduceArgs args, Format format, Library library);
 
-  /// Throws Timeout if a kernel that has run so far gave up; then no further call may be made.
+  void qk_rms_norm(const QkNormArgs& args, Format format);
+  void add_all_reduce_rms_norm(const AddNormArgs& args, Format format);
+  void rs_sconv_ag_norm(const SconvArgs& args, Format format);
+
   void check() const;
-  /// Of the call that gave up: its size, and, if parts of this rank's kernel had not started, how much of it had.
-  uint64_t timed_out_bytes() const { return workspace_->status()->bytes; }
-  std::string timed_out_detail() const;
 
   void set_launch(const LaunchChoice& choice) { choice_ = choice; }
   int device() const { return workspace_->device(); }
+  const Layout& layout() const { return workspace_->layout(); }
 
  private:
-  static constexpr uint32_t kThreads[] = {64, 128, kMaxThreads};
+  static constexpr uint32_t kThreadStep = 64;
   struct Kernel {
     const void* function;
-    uint32_t
-        resident_blocks[3];  ///< by index in kThreads: this rank's share of what the GPU can hold at once
+    /// By number of threads over kThreadStep: this rank's share of the blocks that the GPU can hold at once.
+    uint32_t resident_blocks[kMaxTokenThreads / kThreadStep + 1];
+    /// The same of clusters, by their blocks of kClusterThreads.
+    uint32_t resident_clusters[kMaxCluster + 1];
   };
+  struct Grid {
+    uint32_t blocks;
+    uint32_t threads;
+    uint32_t cluster = 1;  ///< blocks
+  };
+  struct Launch;
 
-  uint32_t threads_for(uint64_t packets) const;
-  uint32_t block_limit(const Kernel& kernel, uint32_t threads) const;
+  Kernel load(const void* function, CudaKernel which, uint32_t processors, uint32_t share) const;
+  const Kernel& kernel(CudaKernel which, Format format) const {
+    return kernels_[static_cast<int>(which)][static_cast<int>(format)];
+  }
+  /// Which of an all-reduce's two kernels, or -1: the library's.
+  int algorithm_for(uint64_t bytes, Format format, Library library) const;
+  template <class Args>
+  bool reduce(CudaKernel one_shot, Args& args, Format format, Library library);
+
+  Grid grid_for_packets(const Kernel& kernel, uint64_t packets) const;
+  Grid grid_for_tokens(const Kernel& kernel, uint32_t tokens, uint64_t packets) const;
+  Grid grid_for_rows(const Kernel& kernel, uint32_t rows, uint64_t packets) const;
+  uint32_t at_once(uint32_t resident) const;
+  template <class Args>
+  void launch(const Kernel& kernel, Grid grid, const Args& args);
 
   std::shared_ptr<CudaWorkspace> workspace_;
+  std::function<cudaStream_t()> current_stream_;
   WorkspaceView view_;
   uint32_t world_;
   uint32_t processors_;  ///< of the GPU, this rank's share
   uint32_t capacity_packets_[2];
   Thresholds thresholds_[3];
-  Kernel kernels_[2][3];  // [Algorithm][Format]
+  Kernel kernels_[kCudaKernels][3];
   LaunchChoice choice_;
 };
 

@@ -2,8 +2,8 @@
 #pragma once
 #include <cuda_runtime_api.h>
 
+#include "csrc/device/fused_args.hpp"
 #include "csrc/device/packet.hpp"
-#include "csrc/device/workspace_view.hpp"
 
 namespace lamport {
 
@@ -14,12 +14,59 @@ enum class Overlap : uint32_t {
   chain      ///< and lets the kernel after it be set up while it runs, if that asks for it too
 };
 
-/// Threads of a block at most; kernels are compiled for this.
-inline constexpr uint32_t kMaxThreads = 256;
+enum class CudaKernel : uint32_t {
+  all_reduce_one_shot = 0,
+  all_reduce_two_shot,
+  add_all_reduce_one_shot,
+  add_all_reduce_two_shot,
+  qk_rms_norm,
+  add_all_reduce_rms_norm,
+  rs_sconv_ag_norm
+};
+inline constexpr int kCudaKernels = 7;
+/// By CudaKernel: which method of Communicator that is.
+inline constexpr const char* kCudaMethod[kCudaKernels] = {"all_reduce",      "all_reduce",
+                                                          "add_all_reduce",  "add_all_reduce",
+                                                          "qk_rms_norm",     "add_all_reduce_rms_norm",
+                                                          "rs_sconv_ag_norm"};
 
-/// [Format][world], worlds from 2: kernels of (WorkspaceView, AllReduceArgs, Overlap).
-extern const void* const kCudaOneShot[3][kMaxWorld + 1];
-extern const void* const kCudaTwoShot[3][kMaxWorld + 1];
+/// An all-reduce alone is then a copy, and nothing needs two shots.
+constexpr bool serves_world_of_one(CudaKernel kernel) {
+  return kernel == CudaKernel::add_all_reduce_one_shot || kernel >= CudaKernel::qk_rms_norm;
+}
+
+/// Threads of a block at most: where packets are shared out over the whole grid, where a block has a token, and where a
+/// cluster of blocks has a row.
+inline constexpr uint32_t kMaxThreads = 256;
+inline constexpr uint32_t kMaxTokenThreads = 512;
+inline constexpr uint32_t kClusterThreads = 64;
+inline constexpr uint32_t kMaxCluster = 8;
+constexpr uint32_t max_threads(CudaKernel kernel) {
+  return kernel < CudaKernel::qk_rms_norm    ? kMaxThreads
+         : kernel == CudaKernel::qk_rms_norm ? kMaxTokenThreads
+                                             : kClusterThreads;
+}
+
+/// [Format][world]: kernels of (WorkspaceView, arguments, Overlap); null where there is none.
+struct CudaKernels {
+  const void* function[3][kMaxWorld + 1];
+};
+template <CudaKernel>
+const CudaKernels& cuda_kernels();
+template <>
+const CudaKernels& cuda_kernels<CudaKernel::all_reduce_one_shot>();
+template <>
+const CudaKernels& cuda_kernels<CudaKernel::all_reduce_two_shot>();
+template <>
+const CudaKernels& cuda_kernels<CudaKernel::add_all_reduce_one_shot>();
+template <>
+const CudaKernels& cuda_kernels<CudaKernel::add_all_reduce_two_shot>();
+template <>
+const CudaKernels& cuda_kernels<CudaKernel::qk_rms_norm>();
+template <>
+const CudaKernels& cuda_kernels<CudaKernel::add_all_reduce_rms_norm>();
+template <>
+const CudaKernels& cuda_kernels<CudaKernel::rs_sconv_ag_norm>();
 
 /// Writes `value` to `count` words of the current device, on its default stream.
 cudaError_t fill_words(void* words, uint64_t count, uint32_t value);

@@ -8,7 +8,7 @@ namespace lamport {
 template <class Args>
 using FusedKernel = void (*)(const HostWait&, const WorkspaceView&, const Args&);
 
-/// [Format][world], worlds from 1; the view of a world of one may be empty.
+/// [Format][world], worlds from 1, two-shot from 2; the view of a world of one may be empty.
 template <class Args>
 using FusedKernels = FusedKernel<Args>[3][kMaxWorld + 1];
 

@@ -20,21 +20,13 @@ using Target = HostTarget<LAMPORT_ISA_INDEX>;
 template <class T, int W>
 void add_one_shot(const HostWait& wait, const WorkspaceView& ws, const AddAllReduceArgs& args) {
   Target target(wait);
-  if constexpr (W == 1) {
-    add_alone<T>(target, args);
-  } else {
-    all_reduce_one_shot<Target, T, W>(target, ws, args);
-  }
+  all_reduce_one_shot<Target, T, W>(target, ws, args);
 }
 
 template <class T, int W>
 void add_two_shot(const HostWait& wait, const WorkspaceView& ws, const AddAllReduceArgs& args) {
   Target target(wait);
-  if constexpr (W == 1) {
-    add_alone<T>(target, args);
-  } else {
-    all_reduce_two_shot<Target, T, W>(target, ws, args);
-  }
+  all_reduce_two_shot<Target, T, W>(target, ws, args);
 }
 
 template <class T, int W>
@@ -55,18 +47,23 @@ void sconv_norm(const HostWait& wait, const WorkspaceView& ws, const SconvArgs& 
   rs_sconv_ag_norm<Target, T, W>(target, ws, args);
 }
 
-#define LAMPORT_WORLDS(kernel, T)                                        \
-  {nullptr,      kernel<T, 1>, kernel<T, 2>, kernel<T, 3>, kernel<T, 4>, \
+#define LAMPORT_WORLDS(kernel, T, alone)                                 \
+  {nullptr,      alone,        kernel<T, 2>, kernel<T, 3>, kernel<T, 4>, \
    kernel<T, 5>, kernel<T, 6>, kernel<T, 7>, kernel<T, 8>}
-#define LAMPORT_FORMATS(kernel) \
-  {LAMPORT_WORLDS(kernel, F32), LAMPORT_WORLDS(kernel, F16), LAMPORT_WORLDS(kernel, BF16)}
+#define LAMPORT_FORMATS(kernel)                                                                  \
+  {LAMPORT_WORLDS(kernel, F32, (kernel<F32, 1>)), LAMPORT_WORLDS(kernel, F16, (kernel<F16, 1>)), \
+   LAMPORT_WORLDS(kernel, BF16, (kernel<BF16, 1>))}
+#define LAMPORT_FORMATS_FROM_2(kernel)                                         \
+  {LAMPORT_WORLDS(kernel, F32, nullptr), LAMPORT_WORLDS(kernel, F16, nullptr), \
+   LAMPORT_WORLDS(kernel, BF16, nullptr)}
 
 }  // namespace
 
-const FusedKernelTable LAMPORT_ISA_TABLE = {LAMPORT_ISA_NAME,
-                                            {LAMPORT_FORMATS(add_one_shot), LAMPORT_FORMATS(add_two_shot)},
-                                            LAMPORT_FORMATS(qk_norm),
-                                            LAMPORT_FORMATS(add_norm),
-                                            LAMPORT_FORMATS(sconv_norm)};
+const FusedKernelTable LAMPORT_ISA_TABLE = {
+    LAMPORT_ISA_NAME,
+    {LAMPORT_FORMATS(add_one_shot), LAMPORT_FORMATS_FROM_2(add_two_shot)},
+    LAMPORT_FORMATS(qk_norm),
+    LAMPORT_FORMATS(add_norm),
+    LAMPORT_FORMATS(sconv_norm)};
 
 }  // namespace lamport

@@ -19,17 +19,17 @@ HostCollectives::HostCollectives(std::shared_ptr<ShmWorkspace> workspace, const 
   std::copy(std::begin(thresholds), std::end(thresholds), thresholds_);
 }
 
-bool HostCollectives::all_reduce(const void* in, void* out, uint64_t bytes, Format format, Library library) {
-  if (bytes == 0) return true;
+bool HostCollectives::all_reduce(AllReduceArgs args, Format format, Library library) {
+  if (args.bytes == 0) return true;
   if (world_ == 1) {
-    if (out != in) std::memcpy(out, in, bytes);
+    if (args.out != args.in) std::memcpy(args.out, args.in, args.bytes);
     return true;
   }
   const Thresholds& limit = thresholds_[static_cast<int>(format)];
-  if (library == Library::large_sizes && bytes > std::max(limit.one_shot_max, limit.two_shot_max))
+  if (library == Library::large_sizes && args.bytes > std::max(limit.one_shot_max, limit.two_shot_max))
     return false;
-  const int algorithm = bytes <= limit.one_shot_max ? 0 : 1;
-  const AllReduceArgs args{in, out, bytes, capacity_packets_[algorithm]};
+  const int algorithm = args.bytes <= limit.one_shot_max ? 0 : 1;
+  args.slot_packets = capacity_packets_[algorithm];
   best_kernels().all_reduce[algorithm][static_cast<int>(format)][world_](wait, view_, args);
   const uint32_t waited_for = __atomic_load_n(&view_.status->waited_for, __ATOMIC_RELAXED);
   if (waited_for != 0) throw Timeout{waited_for - 1, view_.status->epoch};

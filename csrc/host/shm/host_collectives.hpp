@@ -16,8 +16,7 @@ class HostCollectives {
 
   /// False: too large for our algorithms, nothing was done. Throws Timeout, after which the workspace holds
   /// half-finished traffic and no further call may be made.
-  bool all_reduce(const void* in, void* out, uint64_t bytes, Format format,
-                  Library library = Library::large_sizes);
+  bool all_reduce(AllReduceArgs args, Format format, Library library);
 
   /// The fused collectives (host_fused.cpp), with arguments that have been checked; otherwise as all_reduce.
   bool add_all_reduce(AddAllReduceArgs args, Format format, Library library);

@@ -1,7 +1,8 @@
-// HostCollectives' fused members: pick the kernel, run it on the calling thread.
+// HostCollectives' fused members: pick the kernel, run it on the calling thread. And what checks their arguments,
+// here because this file is compiled for speed.
 #include <algorithm>
-#include <type_traits>
 
+#include "csrc/host/checked_engine.hpp"
 #include "csrc/host/shm/fused_kernels.hpp"
 #include "csrc/host/shm/host_collectives.hpp"
 
@@ -20,7 +21,7 @@ bool HostCollectives::add_all_reduce(AddAllReduceArgs args, Format format, Libra
       args.bytes > std::max(limit.one_shot_max, limit.two_shot_max)) {
     return false;
   }
-  const int algorithm = args.bytes <= limit.one_shot_max ? 0 : 1;
+  const int algorithm = args.bytes <= limit.one_shot_max || world_ == 1 ? 0 : 1;
   args.slot_packets = capacity_packets_[algorithm];
   best_fused_kernels().add_all_reduce[algorithm][f][world_](wait, view_, args);
   throw_if_late();
@@ -39,28 +40,12 @@ void HostCollectives::add_all_reduce_rms_norm(const AddNormArgs& args, Format fo
   throw_if_late();
 }
 
-void HostCollectives::rs_sconv_ag_norm(const SconvArgs& all, Format format) {
-  const auto kernel = best_fused_kernels().rs_sconv_ag_norm[static_cast<int>(format)][world_];
-  const auto below = [](auto* base, uint64_t bytes) {  // null stays null
-    using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(base)>>, const char, char>;
-    return base == nullptr ? nullptr : reinterpret_cast<Byte*>(base) + bytes;
-  };
-  const uint32_t rows = all.slot_packets / ((all.shard_bytes + 63) / 64);
-  for (uint32_t first = 0; first < all.tokens; first += rows) {
-    SconvArgs args = all;
-    const uint64_t offset = uint64_t{first} * all.row_bytes;
-    args.in = below(all.in, offset);
-    args.shared = below(all.shared, offset);
-    args.residual = below(all.residual, offset);
-    args.normed = below(all.normed, offset);
-    args.new_residual = below(all.new_residual, offset);
-    args.positions = all.positions + first;
-    args.slots = all.slots + first;
-    args.sequences = all.sequences + first;
-    args.tokens = std::min(rows, all.tokens - first);
-    kernel(wait, view_, args);
-    throw_if_late();
-  }
+void HostCollectives::rs_sconv_ag_norm(const SconvArgs& args, Format format) {
+  if (args.tokens == 0) return;
+  best_fused_kernels().rs_sconv_ag_norm[static_cast<int>(format)][world_](wait, view_, args);
+  throw_if_late();
 }
+
+template class CheckedEngine<HostCollectives>;
 
 }  // namespace lamport
