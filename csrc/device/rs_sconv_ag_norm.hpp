@@ -40,6 +40,8 @@
 ///  - n + 1 ends an earlier call of another collective and n + 2 is ours: its proof covers any chunk that follows it.
 /// Which work-item owns X may change from call to call, as with different grids: a kernel's end lies between.
 #pragma once
+#include <type_traits>
+
 #include "contribution.hpp"
 #include "lamport.hpp"
 #include "row_math.hpp"
@@ -205,19 +207,38 @@ class SconvRows {
       target_.store_tensor(at, 0, left, packet);
       return packet;
     }
-    char bytes[kPacketBytes] = {};
-    if constexpr (kStore) __builtin_memcpy(bytes, &packet, kPacketBytes);
-    for (uint32_t i = 0; i < kPacketBytes && first + i < args_.shard_bytes; i += T::kBytes) {
-      char* at = token + (first + i) / head * args_.head_stride + (first + i) % head;
-      if constexpr (kStore) {
-        __builtin_memcpy(at, bytes + i, T::kBytes);
-      } else {
-        __builtin_memcpy(bytes + i, at, T::kBytes);
+    // A word at a time, so that a GPU needs no array in memory.
+    uint32_t words[Target::kPacketWords] = {};
+    if constexpr (kStore) __builtin_memcpy(words, &packet, kPacketBytes);
+    char* at = token + first / head * args_.head_stride + first % head;
+    uint32_t left_in_head = head - first % head;
+    LAMPORT_UNROLL
+    for (uint32_t i = 0; i < kPacketBytes; i += T::kBytes) {
+      if (first + i < args_.shard_bytes) {
+        move_element<kStore>(at, words[i / 4], 8 * (i % 4));
+        at += T::kBytes;
+        left_in_head -= T::kBytes;
+        if (left_in_head == 0) {
+          at += args_.head_stride - head;
+          left_in_head = head;
+        }
       }
     }
     Packet out;
-    __builtin_memcpy(&out, bytes, kPacketBytes);
+    __builtin_memcpy(&out, words, kPacketBytes);
     return out;
+  }
+
+  /// The element at bit `shift` of `word` to (kStore) or from memory.
+  template <bool kStore>
+  LAMPORT_FN static void move_element(char* at, uint32_t& word, uint32_t shift) {
+    using Bits = std::conditional_t<T::kBytes == 4, uint32_t, uint16_t>;
+    auto* element = reinterpret_cast<Bits*>(at);
+    if constexpr (kStore) {
+      *element = static_cast<Bits>(word >> shift);
+    } else {
+      word |= uint32_t{*element} << shift;
+    }
   }
 
   Target& target_;
@@ -337,7 +358,7 @@ LAMPORT_FN void rs_sconv_ag_norm(Target& target, const WorkspaceView& ws, const 
     const uint32_t stride = args.slot_packets * Target::kPacketWords;
     const uint32_t scatter = lamport.generation(0);
     const uint32_t gather = scatter + W * stride;
-    Real<Target, T> gave_up[1] = {0};
+    float gave_up[1] = {0};
     if (!sconv_exchange<Target, T, W>(target, lamport, rows, args, scatter, gather, stride)) gave_up[0] = 1;
     target.group_sum(gave_up);
     if (gave_up[0] == 0) sconv_gather<Target, T, W>(target, lamport, rows, args, gather, stride);

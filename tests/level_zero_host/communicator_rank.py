@@ -1,6 +1,6 @@
 """One rank of test_communicator.py: Communicator(device="xpu") on the test driver's memory, kernels on the CPU device.
 
-python communicator_rank.py RANK WORLD_SIZE SOCKET_PATH
+python -m tests.level_zero_host.communicator_rank RANK WORLD_SIZE SOCKET_PATH
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 from lamport_xpu import _sycl
 from lamport_xpu.comm import CollectiveTimeout, Communicator, LamportError, reference
 from lamport_xpu.comm.policy import Thresholds
+from tests import fused_cases
 
 SIZES = (2, 3, 8, 3072, 3073, 40_000)
 
@@ -37,6 +38,10 @@ def main() -> None:
                         for result in (out, x):
                             expected = reference.all_reduce(inputs, dtype)
                             np.testing.assert_array_equal(reference.bits(result, dtype), expected)
+                fused_cases.add_all_reduce(comm, queue.wait)
+                if thresholds.one_shot_max_bytes:
+                    report["errors"] = fused_cases.everything(comm, queue.wait)
+                    report["handle"] = comm.torch_handle
         with Communicator.from_local(rank, world, address, device="xpu", queue=queue, timeout=4.0) as comm:
             if rank != 0:
                 comm.all_reduce(np.ones(8, np.float32))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.level_zero_host.driver_build import HERE, Report, RunRanks, build_driver
+from tests.level_zero_host.driver_build import REPOSITORY, Report, RunRanks, build_driver
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +37,7 @@ def run_ranks(host_driver: Path, tmp_path: Path) -> RunRanks:
         per_rank: dict[int, dict[str, str]] | None = None,
         absent: tuple[int, ...] = (),
         limit: float = 60,
-        script: str = "rank_main.py",
+        script: str = "rank_main",
     ) -> list[Report]:
         base = {name: value for name, value in os.environ.items() if not name.startswith(("LAMPORT_", "ZE_"))}
         base |= {"LAMPORT_ZE_LOADER": str(host_driver), "LAMPORT_TEST_ZE_DEVICES": str(world_size)} | (env or {})
@@ -45,11 +45,13 @@ def run_ranks(host_driver: Path, tmp_path: Path) -> RunRanks:
             rank: subprocess.Popen(
                 [
                     sys.executable,
-                    str(HERE / script),
+                    "-m",
+                    f"tests.level_zero_host.{script}",
                     str(rank),
                     str(world_size),
                     str(tmp_path / "meet"),
                 ],
+                cwd=REPOSITORY,
                 env=base | (per_rank or {}).get(rank, {}),
                 stdout=subprocess.PIPE,
                 text=True,

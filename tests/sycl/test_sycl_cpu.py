@@ -15,7 +15,8 @@ import pytest
 
 from tests.sycl.environment import missing, one_worker
 
-WORKER = Path(__file__).with_name("worker.py")
+REPOSITORY = Path(__file__).parents[2]
+FUSED = ("fused", "sub_groups", "late")
 LIMIT_S = 240.0
 
 REASON = missing()
@@ -28,11 +29,19 @@ def run_ranks(scenario: str, world: int, folder: Path, pinned: bool, *options: s
     cores = sorted(os.sched_getaffinity(0))
     processes = []
     for rank in range(world):
-        command = [sys.executable, str(WORKER), scenario, str(rank), str(world), str(folder / "meet"), *options]
+        worker = "tests.sycl.fused_worker" if scenario in FUSED else "tests.sycl.worker"
+        command = [sys.executable, "-m", worker, scenario, str(rank), str(world), str(folder / "meet"), *options]
         if pinned:
             command += ["--core", str(cores[rank % len(cores)])]
         processes.append(
-            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            subprocess.Popen(
+                command,
+                cwd=REPOSITORY,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
         )
     outputs = []
     deadline = time.monotonic() + LIMIT_S
@@ -76,3 +85,25 @@ def test_recorded_graph_replays(tmp_path: Path) -> None:
 def test_absent_rank_is_named(tmp_path: Path) -> None:
     text = run_ranks("timeout", 3, tmp_path, False, "--yielding")
     assert text.count("waiting for rank 2") == 2, text
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_fused_collectives(tmp_path: Path, world: int) -> None:
+    text = run_ranks("fused", world, tmp_path, True, "--yielding")
+    print(text)
+    assert text.count(f"fused: {world} ranks, worst errors") == 2
+
+
+def test_sub_groups_of_the_fused_gpu_kernels(tmp_path: Path) -> None:
+    """The SPIR-V that GPUs get, whose sums cross sub-groups of 16; the yielding build has sub-groups of one."""
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("two spinning ranks need two cores")
+    text = run_ranks("sub_groups", 2, tmp_path, True, "--patience", "100")
+    print(text)
+    assert "sub-groups: worst error" in text
+
+
+@pytest.mark.parametrize("op", ["add_all_reduce", "qk_rms_norm", "add_all_reduce_rms_norm"])
+def test_absent_rank_is_named_by_fused_collectives(tmp_path: Path, op: str) -> None:
+    text = run_ranks("late", 2, tmp_path, False, "--yielding", "--op", op)
+    assert f"rank 1: {op} of " in text, text

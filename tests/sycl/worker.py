@@ -10,6 +10,7 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -28,14 +29,21 @@ CALL_TIMEOUT_S = 20.0
 
 
 class Rank:
-    def __init__(self, bootstrap: LocalBootstrap, one_shot_max: int, yielding: bool, timeout: float) -> None:
+    def __init__(
+        self,
+        bootstrap: LocalBootstrap,
+        one_shot_max: int,
+        yielding: bool,
+        timeout: float,
+        chunks: ChunkSizes = CHUNKS,
+    ) -> None:
         self.bootstrap, self.rank, self.world = bootstrap, bootstrap.rank, bootstrap.world_size
         limits = [(one_shot_max, UNLIMITED)] * 3
-        sizes = (CHUNKS.slot_bytes, CHUNKS.slice_bytes)
+        sizes = (chunks.slot_bytes, chunks.slice_bytes)
         self.workspaces = []
         for _ in range(2):  # one for the SYCL kernels, one for the host target
             native = _host.ShmWorkspace(self.rank, self.world, *sizes, CALL_TIMEOUT_S)
-            self.workspaces.append(Workspace(bootstrap, native, "cpu", CHUNKS))
+            self.workspaces.append(Workspace(bootstrap, native, "cpu", chunks))
         sycl, host = (workspace.native for workspace in self.workspaces)
         self.queue = _sycl.Queue.create("cpu")
         begin = time.perf_counter()
@@ -155,23 +163,28 @@ def timeout(bootstrap: LocalBootstrap, arguments: argparse.Namespace) -> None:
     ranks.close()
 
 
-def main() -> None:
+Scenario = Callable[[LocalBootstrap, argparse.Namespace], None]
+
+
+def run(scenarios: dict[str, Scenario]) -> None:
+    """The scenario of the command line, as the rank it says."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("scenario", choices=["results", "graph", "timeout"])
+    parser.add_argument("scenario", choices=list(scenarios))
     parser.add_argument("rank", type=int)
     parser.add_argument("world", type=int)
     parser.add_argument("address")
     parser.add_argument("--core", type=int, default=-1, help="pin to this core")
     parser.add_argument("--yielding", action="store_true")
     parser.add_argument("--patience", type=float, default=1.0)
+    parser.add_argument("--op", default="", help="which collective, where a scenario is about one")
     parser.add_argument("--rounds", type=int, default=2)
     arguments = parser.parse_args()
     if arguments.core >= 0:
         os.sched_setaffinity(0, {arguments.core})
     bootstrap = LocalBootstrap(arguments.rank, arguments.world, arguments.address, 60.0)
-    {"results": results, "graph": graph, "timeout": timeout}[arguments.scenario](bootstrap, arguments)
+    scenarios[arguments.scenario](bootstrap, arguments)
 
 
 if __name__ == "__main__":
-    main()
+    run({"results": results, "graph": graph, "timeout": timeout})
     sys.stdout.flush()

@@ -18,7 +18,12 @@ namespace syclex = sycl::ext::oneapi::experimental;
 namespace lamport {
 namespace {
 
-constexpr const char* kCollectiveName[] = {"all_reduce_one_shot", "all_reduce_two_shot"};
+constexpr const char* kName[kSyclKernels] = {
+    "all_reduce_one_shot", "all_reduce_two_shot",     "add_all_reduce_one_shot", "add_all_reduce_two_shot",
+    "qk_rms_norm",         "add_all_reduce_rms_norm", "rs_sconv_ag_norm"};
+constexpr const char* kMethod[kSyclKernels] = {
+    "all_reduce",  "all_reduce",           "add_all_reduce",  "add_all_reduce",
+    "qk_rms_norm", "add_all_reduce_rms_norm", "rs_sconv_ag_norm"};
 constexpr const char* kFormatName[] = {"f32", "f16", "bf16"};
 
 /// Folder `spirv` beside this shared object, where the package installs it.
@@ -57,24 +62,31 @@ sycl::kernel build(const sycl::context& context, const std::string& file, const 
 }
 
 sycl::kernel build(const sycl::context& context, const KernelKey& key) {
-  const std::string name = std::string("lamport_") + kCollectiveName[static_cast<int>(key.collective)] + "_" +
+  const std::string name = std::string("lamport_") + name_of(key.kernel) + "_" +
                            kFormatName[static_cast<int>(key.format)];
   const std::string file = name + "_w" + std::to_string(key.world) + (key.yielding ? "_cpu" : "");
-  // On the CPU device the optimiser's vectoriser takes seconds per kernel, for nothing that a test needs.
-  const std::string options =
-      on_cpu(context) ? "-cl-opt-disable" : gpu_build_options(key.collective, key.world);
-  return build(context, file, name, options);
+  if (!on_cpu(context)) return build(context, file, name, gpu_build_options(key.kernel, key.world));
+  // On the CPU device the optimiser's vectoriser takes seconds per kernel. It is what makes sub-groups, though.
+  const bool sub_groups = !key.yielding && key.kernel >= SyclKernel::qk_rms_norm;
+  return build(context, file, name, sub_groups ? "" : "-cl-opt-disable");
 }
 
 using Order = std::tuple<uint32_t, uint32_t, uint32_t, bool>;
 
 }  // namespace
 
-std::string gpu_build_options(Collective collective, uint32_t world) {
+const char* name_of(SyclKernel kernel) { return kName[static_cast<int>(kernel)]; }
+const char* method_of(SyclKernel kernel) { return kMethod[static_cast<int>(kernel)]; }
+
+std::string gpu_build_options(SyclKernel kernel, uint32_t world) {
   // From these worlds on a kernel's packets no longer fit PVC's 128 registers: polls would wait for each other, or
   // spill, which costs more than the threads that a doubled register file takes away.
-  const uint32_t crowded = collective == Collective::all_reduce_two_shot ? 6 : 8;
-  return world >= crowded ? "-ze-opt-large-register-file" : "";
+  constexpr uint32_t kCrowded[kSyclKernels] = {8, 6, 8, 6, 8, 6, 6};
+  std::string options;
+  // Scales are the same on every target where division and root are rounded correctly; a GPU's own are not.
+  if (kernel >= SyclKernel::qk_rms_norm) options = "-ze-fp32-correctly-rounded-divide-sqrt";
+  if (world >= kCrowded[static_cast<int>(kernel)]) options += (options.empty() ? "" : " ") + std::string("-ze-opt-large-register-file");
+  return options;
 }
 
 sycl::kernel empty_kernel(const sycl::context& context) {
@@ -87,7 +99,7 @@ const sycl::kernel& kernel_for(const sycl::context& context, const KernelKey& ke
   static auto* cache = new std::unordered_map<sycl::context, std::map<Order, sycl::kernel>>();
   const std::lock_guard lock(*mutex);
   auto& kernels = (*cache)[context];
-  const Order order{static_cast<uint32_t>(key.collective), static_cast<uint32_t>(key.format), key.world,
+  const Order order{static_cast<uint32_t>(key.kernel), static_cast<uint32_t>(key.format), key.world,
                     key.yielding};
   auto found = kernels.find(order);
   if (found == kernels.end()) found = kernels.emplace(order, build(context, key)).first;

@@ -8,17 +8,34 @@
 
 namespace lamport {
 
-enum class Collective : uint32_t { all_reduce_one_shot = 0, all_reduce_two_shot = 1 };
-inline constexpr int kCollectives = 2;
+enum class SyclKernel : uint32_t {
+  all_reduce_one_shot = 0,
+  all_reduce_two_shot,
+  add_all_reduce_one_shot,
+  add_all_reduce_two_shot,
+  qk_rms_norm,
+  add_all_reduce_rms_norm,
+  rs_sconv_ag_norm
+};
+inline constexpr int kSyclKernels = 7;
+
+const char* name_of(SyclKernel kernel);
+/// Which method of Communicator that is.
+const char* method_of(SyclKernel kernel);
+
+/// An all-reduce alone is then a copy, and nothing needs two shots.
+constexpr bool serves_world_of_one(SyclKernel kernel) {
+  return kernel == SyclKernel::add_all_reduce_one_shot || kernel >= SyclKernel::qk_rms_norm;
+}
 
 /// What the device's compiler is told for a kernel on a GPU. The gate in tests/isa compiles with the same
 /// options.
-std::string gpu_build_options(Collective collective, uint32_t world);
+std::string gpu_build_options(SyclKernel kernel, uint32_t world);
 
-/// Which kernel. `yielding` ones call back into the host while they wait: for the CPU device only, where
-/// ranks may share cores. The others are those that GPUs run.
+/// `yielding` kernels call back into the host while they wait: for the CPU device only, where ranks may share cores.
+/// The others are those that GPUs run.
 struct KernelKey {
-  Collective collective;
+  SyclKernel kernel;
   Format format;
   uint32_t world;
   bool yielding;

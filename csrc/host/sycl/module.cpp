@@ -13,7 +13,9 @@
 #include "csrc/binding/all_reduce_callable.hpp"
 #include "csrc/binding/argument_checks.hpp"
 #include "csrc/binding/errors.hpp"
+#include "csrc/binding/fused.hpp"
 #include "csrc/binding/tensor.hpp"
+#include "csrc/host/checked_engine.hpp"
 #include "csrc/host/sycl/graph.hpp"
 #include "csrc/host/sycl/queues.hpp"
 #include "csrc/host/sycl/sycl_collectives.hpp"
@@ -23,9 +25,6 @@ using namespace nb::literals;
 
 namespace lamport {
 namespace {
-
-constexpr int32_t kDlpackCpu = 1;
-constexpr int32_t kDlpackOneApi = 14;
 
 /// An in-order queue of our own, or a reference to somebody else's.
 class PyQueue {
@@ -48,103 +47,109 @@ class PySyclCollectives {
   PySyclCollectives(PyQueue& queue, const std::vector<uintptr_t>& bases, uintptr_t status, uint32_t rank,
                     uint32_t slot_bytes, uint32_t slice_bytes,
                     const std::array<std::pair<uint64_t, uint64_t>, 3>& thresholds, uint64_t max_bytes,
-                    double timeout, std::optional<bool> yielding)
-      : collectives_(
-            queue.get(),
+                    double timeout, std::optional<bool> yielding, int32_t device_id)
+      : queue_(queue.get()),
+        collectives_(
+            queue_,
             {bases, status, rank, Layout{static_cast<uint32_t>(bases.size()), slot_bytes, slice_bytes}},
             {{thresholds[0].first, thresholds[0].second},
              {thresholds[1].first, thresholds[1].second},
              {thresholds[2].first, thresholds[2].second}},
-            timeout, yielding),
-        queue_(queue.get()),
-        max_bytes_(max_bytes) {}
+            timeout, yielding, [this]() -> sycl::queue& { return current_queue(); }),
+        limits_(limits(collectives_, max_bytes, device_id)),
+        engine_(collectives_, limits_) {}
 
-  bool all_reduce(nb::handle x, nb::handle out, uintptr_t queue) {
-    raise_if_expired();
+  bool all_reduce(nb::handle x, nb::handle out) {
+    engine_.check_usable();
     const TensorView in = tensor_view(x, "x");
     const TensorView result = out.is(x) ? in : tensor_view(out, "out");
     check(in, result);
-    last_bytes_ = in.bytes;
-    return collectives_.all_reduce(queue_for(queue), in.data, result.data, in.bytes, in.format);
+    return engine_.run("all_reduce", in.bytes, [&] {
+      return collectives_.all_reduce({in.data, result.data, in.bytes, 0}, in.format, Library::large_sizes);
+    });
   }
 
-  /// From now on a call that names no queue asks `current_queue()` for the address of the one to use.
+  /// From now on a call asks `current_queue()` for the address of the queue to use.
   void follow(nb::callable current_queue) { current_queue_ = std::move(current_queue); }
 
   /// On memory by address, for callers that have no tensor object.
-  bool all_reduce_raw(uintptr_t in, uintptr_t out, uint64_t bytes, uint32_t format, uintptr_t queue) {
-    raise_if_expired();
+  bool all_reduce_raw(uintptr_t in, uintptr_t out, uint64_t bytes, uint32_t format) {
+    engine_.check_usable();
     if (format > 2)
       throw Error("UnsupportedDtypeError", "format must be 0 (float32), 1 (float16) or 2 (bfloat16)");
-    last_bytes_ = bytes;
-    return collectives_.all_reduce(queue_for(queue), reinterpret_cast<const void*>(in),
-                                   reinterpret_cast<void*>(out), bytes, static_cast<Format>(format));
+    return engine_.run("all_reduce", bytes, [&] {
+      return collectives_.all_reduce(
+          {reinterpret_cast<const void*>(in), reinterpret_cast<void*>(out), bytes, 0},
+          static_cast<Format>(format), Library::large_sizes);
+    });
   }
 
-  void wait(uintptr_t queue) {
-    sycl::queue& waited = queue_for(queue);
+  void wait() {
+    sycl::queue& waited = current_queue();
     {
       nb::gil_scoped_release release;
       waited.wait_and_throw();
     }
-    raise_if_expired();
+    check();
   }
 
-  void raise_if_expired() {
-    if (unusable_ != nullptr) throw Error("ClosedError", unusable_);
-    const auto expired = collectives_.expired();
-    if (!expired) return;
-    unusable_ = "an earlier collective was abandoned half-way; close this communicator and create a new one";
-    nb::object error = nb::module_::import_("lamport_xpu.comm.errors").attr("CollectiveTimeout");
-    PyErr_SetObject(error.ptr(), error("all_reduce", expired->peer, expired->epoch, last_bytes_).ptr());
-    throw nb::python_error();
+  void check() {
+    engine_.check_usable();
+    engine_.run("all_reduce", 0, [&] { collectives_.check(); });
   }
 
   /// Seconds that `calls` launches took on this thread, C++ entry to return.
   double time_launches(uintptr_t in, uintptr_t out, uint64_t bytes, uint32_t calls) {
     const auto begin = std::chrono::steady_clock::now();
     for (uint32_t i = 0; i < calls; ++i) {
-      collectives_.all_reduce(queue_, reinterpret_cast<const void*>(in), reinterpret_cast<void*>(out), bytes,
-                              Format::fp16);
+      collectives_.all_reduce({reinterpret_cast<const void*>(in), reinterpret_cast<void*>(out), bytes, 0},
+                              Format::fp16, Library::large_sizes);
     }
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
 
-  void close() { unusable_ = "the communicator is closed"; }
+  void close() { engine_.unusable = "the communicator is closed"; }
+
+  Engine& engine() { return engine_; }
 
  private:
-  sycl::queue& queue_for(uintptr_t address) {
-    if (address == 0 && current_queue_) address = nb::cast<uintptr_t>((*current_queue_)());
+  sycl::queue& current_queue() {
+    if (!current_queue_) return queue_;
+    const nb::gil_scoped_acquire lock;  // torch's operators call without it
+    const uintptr_t address = nb::cast<uintptr_t>((*current_queue_)());
     return address == 0 ? queue_ : queue_at(address);
   }
 
-  void check(const TensorView& in, const TensorView& out) const {
-    check_device(in, "x");
-    check_device(out, "out");
-    check_pair(in, out, max_bytes_);
+  static Limits limits(const SyclCollectives& collectives, uint64_t max_bytes, int32_t device_id) {
+    const Layout& layout = collectives.layout();
+    return {collectives.on_cpu() ? Limits::kCpu : Limits::kOneApi,
+            collectives.on_cpu() ? 0 : device_id,
+            layout.world,
+            max_bytes,
+            layout.slot_bytes,
+            layout.slice_bytes,
+            16};
   }
 
-  void check_device(const TensorView& tensor, const char* what) const {
-    const bool host_memory_is_device_memory = collectives_.on_cpu() && tensor.device_type == kDlpackCpu;
-    if (tensor.device_type != kDlpackOneApi && !host_memory_is_device_memory) {
+  void check(const TensorView& in, const TensorView& out) const {
+    check_place(in, "x");
+    check_place(out, "out");
+    check_pair(in, out, limits_.max_bytes);
+  }
+
+  void check_place(const TensorView& tensor, const char* what) const {
+    if (tensor.device_type != limits_.device_type) {
       throw Error("WrongDeviceError", std::string(what) +
                                           " is not on this communicator's SYCL device; move it there, or "
                                           "create the communicator for the tensor's device");
     }
-    if (reinterpret_cast<uintptr_t>(tensor.data) % sizeof(uint32_t) != 0) {
-      throw Error("TensorError", std::string(what) +
-                                     " starts at an address that is no multiple of 4 bytes, which the "
-                                     "GPU's vector loads need; pass " +
-                                     what + ".clone()");
-    }
   }
 
-  SyclCollectives collectives_;
   sycl::queue queue_;
   std::optional<nb::callable> current_queue_;
-  uint64_t max_bytes_;
-  uint64_t last_bytes_ = 0;
-  const char* unusable_ = nullptr;
+  SyclCollectives collectives_;
+  const Limits limits_;
+  CheckedEngine<SyclCollectives> engine_;
 };
 
 /// The same for a bare submit of an empty kernel, on one work-group as a decode-sized collective's.
@@ -195,17 +200,17 @@ NB_MODULE(_sycl, m) {
       .def("begin", &Graph::begin)
       .def("end", &Graph::end)
       .def("replay", &Graph::replay);
-  nb::class_<PySyclCollectives>(m, "SyclCollectives")
+  nb::class_<PySyclCollectives> collectives(m, "SyclCollectives");
+  collectives
       .def(nb::init<PyQueue&, const std::vector<uintptr_t>&, uintptr_t, uint32_t, uint32_t, uint32_t,
                     const std::array<std::pair<uint64_t, uint64_t>, 3>&, uint64_t, double,
-                    std::optional<bool>>(),
+                    std::optional<bool>, int32_t>(),
            "queue"_a, "addresses"_a, "status_address"_a, "rank"_a, "slot_bytes"_a, "slice_bytes"_a,
            "thresholds"_a, "max_bytes"_a, "timeout"_a, "yielding"_a = nb::none(),
-           nb::call_guard<nb::gil_scoped_release>())
-      .def("all_reduce", &PySyclCollectives::all_reduce, "x"_a, "out"_a, "queue"_a = 0,
-           "Launches on the queue at this address (0: the one given at creation); false if too large.")
-      .def("all_reduce_raw", &PySyclCollectives::all_reduce_raw, "x"_a, "out"_a, "nbytes"_a, "format"_a,
-           "queue"_a = 0)
+           "device_id"_a = Limits::kAnyId, nb::call_guard<nb::gil_scoped_release>())
+      .def("all_reduce", &PySyclCollectives::all_reduce, "x"_a, "out"_a,
+           "Launches on the current queue; false if too large.")
+      .def("all_reduce_raw", &PySyclCollectives::all_reduce_raw, "x"_a, "out"_a, "nbytes"_a, "format"_a)
       .def("follow", &PySyclCollectives::follow, "current_queue"_a)
       .def(
           "all_reduce_callable",
@@ -213,26 +218,29 @@ NB_MODULE(_sycl, m) {
             return make_all_reduce(
                 nb::borrow(self),
                 [](void* engine, nb::handle x, nb::handle out) {
-                  return static_cast<PySyclCollectives*>(engine)->all_reduce(x, out, 0);
+                  return static_cast<PySyclCollectives*>(engine)->all_reduce(x, out);
                 },
                 std::move(empty_like), std::move(library));
           },
           "empty_like"_a, "library"_a)
-      .def("wait", &PySyclCollectives::wait, "queue"_a = 0, "Waits for the queue; raises CollectiveTimeout.")
-      .def("check", &PySyclCollectives::raise_if_expired,
+      .def("wait", &PySyclCollectives::wait, "Waits for the current queue; raises CollectiveTimeout.")
+      .def("check", nb::overload_cast<>(&PySyclCollectives::check),
            "Raises CollectiveTimeout if a launched collective gave up.")
       .def("time_launches", &PySyclCollectives::time_launches, "x"_a, "out"_a, "nbytes"_a, "calls"_a,
            "For bench/launch_cost.py: float16 at these addresses; seconds for all calls.")
       .def("close", &PySyclCollectives::close);
+  bind_fused(collectives);
   m.def("time_empty_launches", &time_empty_launches, "queue"_a, "calls"_a, "For bench/launch_cost.py.");
   m.def(
       "gpu_build_options",
-      [](const std::string& collective, uint32_t world) {
-        return gpu_build_options(collective == "all_reduce_two_shot" ? Collective::all_reduce_two_shot
-                                                                     : Collective::all_reduce_one_shot,
-                                 world);
+      [](const std::string& kernel, uint32_t world) {
+        for (int which = 0; which < kSyclKernels; ++which) {
+          if (kernel == name_of(static_cast<SyclKernel>(which)))
+            return gpu_build_options(static_cast<SyclKernel>(which), world);
+        }
+        throw nb::key_error(kernel.c_str());
       },
-      "collective"_a, "world"_a, "What kernels are compiled with on a GPU, for tests/isa.");
+      "kernel"_a, "world"_a, "What kernels are compiled with on a GPU, for tests/isa.");
 }
 
 }  // namespace lamport

@@ -1,13 +1,16 @@
 /// Collectives as kernel launches on a sycl::queue.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <sycl/sycl.hpp>
 #include <vector>
 
+#include "csrc/device/fused_args.hpp"
+#include "csrc/host/engine.hpp"
 #include "csrc/host/layout.hpp"
 #include "csrc/host/sycl/kernel_cache.hpp"
-#include "csrc/sycl/kernel_args.hpp"
+#include "csrc/host/thresholds.hpp"
 
 namespace lamport {
 
@@ -20,57 +23,68 @@ struct ExchangeMemory {
   Layout layout;
 };
 
-/// Up to which size, in bytes, an algorithm is used; above two_shot_max the caller's library takes over.
-struct SyclThresholds {
-  uint64_t one_shot_max;
-  uint64_t two_shot_max;
-};
-
-/// Picks the algorithm and the grid and launches; never blocks, and allocates nothing of its own per call.
+/// Picks the algorithm and the grid and launches on the caller's queue; never waits for the device, and allocates
+/// nothing of its own per call. Arguments have been checked.
+///
+/// Every call throws Timeout if a kernel that has run so far gave up; then no further call may be made.
 class SyclCollectives {
  public:
-  /// Builds the kernels now, for the context of `queue`. `timeout_seconds` bounds a wait. `yielding` kernels
-  /// need the CPU device, see KernelKey; without a word they are used wherever they can.
-  SyclCollectives(const sycl::queue& queue, const ExchangeMemory& memory,
-                  const SyclThresholds (&thresholds)[3], double timeout_seconds,
-                  std::optional<bool> yielding = std::nullopt);
+  /// On a GPU all kernels of this world size are built now, for the context of `queue`: what is built later would delay
+  /// a token, or fall into the recording of a graph. On the CPU device, where a build takes longer and nobody is in a
+  /// hurry, the fused ones are built at their first call.
+  ///
+  /// `current_queue` is asked at every call; it must be in-order and of that context. `timeout_seconds` bounds a wait.
+  /// `yielding` kernels need the CPU device, see KernelKey; without a word they are used wherever they can.
+  SyclCollectives(const sycl::queue& queue, const ExchangeMemory& memory, const Thresholds (&thresholds)[3],
+                  double timeout_seconds, std::optional<bool> yielding,
+                  std::function<sycl::queue&()> current_queue);
 
-  /// False: too large for our algorithms, nothing was launched. `queue` must be in-order and of the context
-  /// given at construction. Once a wait has expired, `expired` says so and further calls are futile.
-  bool all_reduce(sycl::queue& queue, const void* in, void* out, uint64_t bytes, Format format);
+  /// False: too large for our algorithms, nothing was launched.
+  bool all_reduce(AllReduceArgs args, Format format, Library library);
+  bool add_all_reduce(AddAllReduceArgs args, Format format, Library library);
 
-  /// Reads the status word: which rank a poll gave up on, if any has.
-  struct Expired {
-    uint32_t peer;
-    uint32_t epoch;
-  };
-  std::optional<Expired> expired() const;
+  void qk_rms_norm(const QkNormArgs& args, Format format);
+  void add_all_reduce_rms_norm(const AddNormArgs& args, Format format);
+  void rs_sconv_ag_norm(const SconvArgs& args, Format format);
 
-  const sycl::queue& queue() const { return queue_; }
+  void check() const;
+
   bool on_cpu() const { return on_cpu_; }
+  const Layout& layout() const { return layout_; }
 
  private:
-  struct Launch {
-    const sycl::kernel* kernel;
-    uint32_t max_groups;  ///< that the device can hold at once (P5)
-    uint32_t capacity_packets;
+  static constexpr uint32_t kLanes = 16;  // of a sub-group
+  static constexpr uint32_t kMaxLocal = 1024;
+  struct Kernel {
+    const sycl::kernel* function;
+    uint32_t max_local;  ///< work-items that a group may have
+    /// By local size over kLanes: groups that the device can hold at once (P5); 0: not asked yet.
+    uint32_t resident_groups[kMaxLocal / kLanes + 1];
   };
 
-  void prepare(Collective collective, Format format);
-  Launch& launch_of(Collective collective, Format format) {
-    return launches_[static_cast<int>(collective)][static_cast<int>(format)];
-  }
+  /// At creation.
+  bool needed(SyclKernel which, const Thresholds& limit) const;
+  /// Built, if it was not yet.
+  Kernel& kernel(SyclKernel which, Format format);
+  uint32_t resident_groups(Kernel& kernel, uint32_t local) const;
+  template <class Args>
+  bool reduce(SyclKernel one_shot, Args& args, Format format, Library library);
+  template <class Args>
+  void launch_for_rows(SyclKernel which, const Args& args, Format format, uint64_t rows, uint64_t row_bytes);
+  template <class Args>
+  void launch(SyclKernel which, Kernel& kernel, uint64_t groups, uint32_t local, const Args& args);
 
   sycl::queue queue_;
   sycl::context context_;
+  std::function<sycl::queue&()> current_queue_;
+  Layout layout_;
+  WorkspaceView view_;
   bool on_cpu_;
   bool yielding_;
   uint32_t world_;
-  uint32_t local_size_;
-  uint32_t slot_packets_[kCollectives];
-  SyclThresholds thresholds_[3];
-  Launch launches_[kCollectives][3];
-  SyclKernelArgs args_;
+  uint32_t capacity_packets_[2];
+  Thresholds thresholds_[3];
+  Kernel kernels_[kSyclKernels][3];
 };
 
 }  // namespace lamport
