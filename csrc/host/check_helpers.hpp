@@ -25,7 +25,8 @@ inline std::string shape(const StridedView& view) {
 
 inline void check_device(const Limits& limits, std::initializer_list<Named> tensors) {
   for (const Named& t : tensors) {
-    if (t.view.device_type != limits.device_type || t.view.device_id != limits.device_id) {
+    const bool right_one = limits.device_id == Limits::kAnyId || t.view.device_id == limits.device_id;
+    if (t.view.device_type != limits.device_type || !right_one) {
       throw Error("WrongDeviceError",
                   std::string(t.name) +
                       " is on another device than the communicator; move it there, or create "

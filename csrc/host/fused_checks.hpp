@@ -11,9 +11,10 @@ namespace lamport {
 /// What the checks need to know of the communicator.
 struct Limits {
   static constexpr int32_t kCpu = 1, kCuda = 2, kOneApi = 14;  ///< DLPack's device types
+  static constexpr int32_t kAnyId = -1;
 
   int32_t device_type;
-  int32_t device_id;
+  int32_t device_id;  ///< or kAnyId
   uint32_t world;
   uint64_t max_bytes;
   uint64_t slot_bytes;    ///< one-shot: capacity of a source rank's slot
