@@ -10,6 +10,10 @@
 #ifndef LAMPORT_FN
 #define LAMPORT_FN inline
 #endif
+// What is rarely run, where code that is not run costs time too.
+#ifndef LAMPORT_COLD
+#define LAMPORT_COLD LAMPORT_FN
+#endif
 
 // LAMPORT_ROLLED keeps the chunk loop whole: peeling off its first round, which has no fence, doubles a
 // kernel.

@@ -9,6 +9,7 @@
 /// are queued.
 #pragma once
 #define LAMPORT_FN __device__ __forceinline__
+#define LAMPORT_COLD __device__ __noinline__
 #include "lamport.hpp"
 
 namespace lamport {
@@ -137,28 +138,15 @@ class CudaTarget {
       const uint4 v = *reinterpret_cast<const uint4*>(from);
       return {{v.x, v.y, v.z, v.w}};
     }
-    Packet packet{};
-    LAMPORT_UNROLL
-    for (uint32_t i = 0; i < 8; ++i) {
-      if (offset + 2 * i < bytes) {
-        const uint32_t half = reinterpret_cast<const uint16_t*>(from)[i];
-        packet.w[i / 2] |= half << 16 * (i % 2);
-      }
-    }
-    return packet;
+    return offset < bytes ? load_halves(from, bytes - offset) : Packet{};
   }
   LAMPORT_FN void store_tensor(void* base, uint64_t index, uint64_t bytes, const Packet& packet) const {
     const uint64_t offset = index * kPacketBytes;
     char* to = static_cast<char*>(base) + offset;
     if (whole(base, offset, bytes)) {
       *reinterpret_cast<uint4*>(to) = make_uint4(packet.w[0], packet.w[1], packet.w[2], packet.w[3]);
-      return;
-    }
-    LAMPORT_UNROLL
-    for (uint32_t i = 0; i < 8; ++i) {
-      if (offset + 2 * i < bytes) {
-        reinterpret_cast<uint16_t*>(to)[i] = static_cast<uint16_t>(packet.w[i / 2] >> 16 * (i % 2));
-      }
+    } else if (offset < bytes) {
+      store_halves(to, bytes - offset, packet);
     }
   }
 
@@ -260,6 +248,28 @@ class CudaTarget {
   }
 
   LAMPORT_FN static uint32_t signatures() { return gridDim.x * (blockDim.x / 32); }
+
+  // A packet that is partial, or not aligned. Out of line: in line at every access it made kernels of 45 KB, which
+  // mostly waited for their instructions.
+  LAMPORT_COLD static Packet load_halves(const char* from, uint64_t left) {
+    Packet packet{};
+    LAMPORT_UNROLL
+    for (uint32_t i = 0; i < 8; ++i) {
+      if (2 * i < left) {
+        const uint32_t half = reinterpret_cast<const uint16_t*>(from)[i];
+        packet.w[i / 2] |= half << 16 * (i % 2);
+      }
+    }
+    return packet;
+  }
+  LAMPORT_COLD static void store_halves(char* to, uint64_t left, Packet packet) {
+    LAMPORT_UNROLL
+    for (uint32_t i = 0; i < 8; ++i) {
+      if (2 * i < left) {
+        reinterpret_cast<uint16_t*>(to)[i] = static_cast<uint16_t>(packet.w[i / 2] >> 16 * (i % 2));
+      }
+    }
+  }
 
   /// Whether a packet can be moved by one access: it lies within the tensor, and the tensor is aligned.
   LAMPORT_FN static bool whole(const void* base, uint64_t offset, uint64_t bytes) {

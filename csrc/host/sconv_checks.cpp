@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 #include <type_traits>
 #include <vector>
 
@@ -86,6 +87,9 @@ SconvArgs check_rs_sconv_ag_norm(const Limits& limits, const SconvTensors& t, in
     check_alias(o, {}, {s});
   }
   check_alias(cache, {}, {r, s, x, cw, p, slots, table, seq});
+  if (t.cache.sizes[0] * t.cache.sizes[2] > std::numeric_limits<int32_t>::max()) {
+    refuse("cache has more than 2^31 slots; kernels number them in 32 bits");
+  }
   const uint64_t item = t.routed.item_bytes();
   const uint64_t shard_packets = (shard * item + limits.packet_bytes - 1) / limits.packet_bytes;
   SconvArgs args{};
@@ -151,6 +155,7 @@ void check_sconv_indices(const SconvTensors& t) {
     const std::string which = " of token " + std::to_string(i);
     if (slots[i] >= blocks * block_size) refuse("the slot" + which + " lies outside the cache");
     if (sequences[i] < 0 || sequences[i] >= rows) refuse("seq_idx" + which + " has no row in block_table");
+    if (positions[i] > std::numeric_limits<int32_t>::max()) refuse("the position" + which + " is above 2^31");
     int64_t& last = latest[static_cast<size_t>(sequences[i])];
     if (positions[i] <= last) refuse("positions of a sequence must ascend, and that" + which + " does not");
     last = positions[i];
