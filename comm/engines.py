@@ -151,6 +151,7 @@ class Xpu:
             limits,
             max_bytes,
             self._timeout,
+            **({"device_id": self._torch.current_device()} if self._torch else {}),
         )
         if self._torch:
             engine.follow(lambda: self._torch.current_stream().sycl_queue)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shlex
 import signal
@@ -19,30 +18,14 @@ from lamport_xpu import _host
 from lamport_xpu.comm import CollectiveTimeout, Communicator, errors
 from lamport_xpu.comm.bootstrap import LocalBootstrap
 from tests.ranks import run_processes, run_ranks
+from tests.tensor_at import CUDA, TensorAt
 
 
-class CudaImpostor:
+class CudaImpostor(TensorAt):
     """Eight floats that DLPack says live on CUDA device 0."""
 
-    class Tensor(ctypes.Structure):
-        _fields_ = (
-            ("data", ctypes.c_void_p),
-            ("device", ctypes.c_int32 * 2),
-            ("ndim", ctypes.c_int32),
-            ("dtype", ctypes.c_uint8 * 4),
-            ("shape", ctypes.POINTER(ctypes.c_int64)),
-            ("strides", ctypes.c_void_p),
-            ("byte_offset", ctypes.c_uint64),
-        )
-
     def __init__(self) -> None:
-        self.shape = (ctypes.c_int64 * 1)(8)
-        self.tensor = self.Tensor(None, (2, 0), 1, (2, 32, 1, 0), self.shape, None, 0)
-
-    def __dlpack__(self) -> object:
-        new = ctypes.pythonapi.PyCapsule_New
-        new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-        return new(ctypes.addressof(self.tensor), b"dltensor", None)
+        super().__init__(0, (8,), "float32", CUDA)
 
 
 def _still_works(comm: Communicator) -> None:

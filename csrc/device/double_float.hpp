@@ -13,7 +13,9 @@ struct DoubleFloat {
 
   DoubleFloat() = default;
   LAMPORT_FN DoubleFloat(float value) : hi(value), lo(0) {}
-  LAMPORT_FN explicit operator float() const { return hi; }  // |lo| is at most half a unit in the last place of hi
+  LAMPORT_FN explicit operator float() const {
+    return hi;
+  }  // |lo| is at most half a unit in the last place of hi
 
   /// a + b, where |a| >= |b|. Infinity and NaN have no error: theirs would turn infinity into NaN.
   LAMPORT_FN static DoubleFloat ordered(float a, float b) {

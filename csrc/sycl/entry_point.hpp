@@ -13,11 +13,11 @@
 namespace syclex = sycl::ext::oneapi::experimental;
 
 // Sub-groups of 16 exist on every Intel GPU from DG2 on; the attribute form of the request is ignored.
-#define LAMPORT_KERNEL(name, Args, type, suffix)                                                      \
-  extern "C" SYCL_EXTERNAL SYCL_EXT_ONEAPI_FUNCTION_PROPERTY((syclex::nd_range_kernel<1>))            \
-      SYCL_EXT_ONEAPI_FUNCTION_PROPERTY((syclex::sub_group_size<16>)) void lamport_##name##_##suffix( \
-          lamport::SyclKernelArgs<lamport::Args> args) {                                              \
-    auto target = lamport::make_target(args.yield, {args.id, lamport::sent_bytes(args.collective)});  \
+#define LAMPORT_KERNEL(name, Args, type, suffix)                                                            \
+  extern "C" SYCL_EXTERNAL SYCL_EXT_ONEAPI_FUNCTION_PROPERTY((syclex::nd_range_kernel<1>))                  \
+      SYCL_EXT_ONEAPI_FUNCTION_PROPERTY((syclex::sub_group_size<16>)) void lamport_##name##_##suffix(       \
+          lamport::SyclKernelArgs<lamport::Args> args) {                                                    \
+    auto target = lamport::make_target(args.yield, {args.id, lamport::sent_bytes(args.collective)});        \
     lamport::name<decltype(target), lamport::type, LAMPORT_WORLD>(target, args.workspace, args.collective); \
   }
 

@@ -10,11 +10,13 @@
 namespace lamport {
 
 template <class Target, class T, int W>
-LAMPORT_FN void add_all_reduce_one_shot(Target& target, const WorkspaceView& ws, const AddAllReduceArgs& args) {
+LAMPORT_FN void add_all_reduce_one_shot(Target& target, const WorkspaceView& ws,
+                                        const AddAllReduceArgs& args) {
   all_reduce_one_shot<Target, T, W>(target, ws, args);
 }
 template <class Target, class T, int W>
-LAMPORT_FN void add_all_reduce_two_shot(Target& target, const WorkspaceView& ws, const AddAllReduceArgs& args) {
+LAMPORT_FN void add_all_reduce_two_shot(Target& target, const WorkspaceView& ws,
+                                        const AddAllReduceArgs& args) {
   all_reduce_two_shot<Target, T, W>(target, ws, args);
 }
 

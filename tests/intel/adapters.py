@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 from tests.intel import null_hardware
-from tests.intel.fetch import CACHE, FetchImpossible, fetch
+from tests.intel.fetch import CACHE, REPOSITORY, FetchImpossible, fetch
 
 SHIM = CACHE / "shim"
 ADAPTERS = {"v2": "1", "v1": "0"}
@@ -65,6 +65,7 @@ def run(argv: list[str], adapter: str, cards: int = 1) -> subprocess.CompletedPr
     return subprocess.run(
         command([sys.executable, *argv]),
         env=environment(adapter, cards),
+        cwd=REPOSITORY,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-from pathlib import Path
 
 import pytest
 
 from tests.intel import adapters, fetch
-
-HERE = Path(__file__).resolve().parent
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +22,7 @@ def needs_driver_and_sycl() -> None:
 @pytest.mark.parametrize("cards", [1, 2])
 @pytest.mark.parametrize("adapter", list(adapters.ADAPTERS))
 def test_modules_launches_and_graphs_are_accepted(adapter: str, cards: int) -> None:
-    done = adapters.run([str(HERE / "sycl_probe.py"), str(cards)], adapter, cards)
+    done = adapters.run(["-m", "tests.intel.sycl_probe", str(cards)], adapter, cards)
     print(done.stdout)
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("accepted") == cards

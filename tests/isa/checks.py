@@ -7,12 +7,23 @@ from dataclasses import dataclass
 
 from tests.isa.listing import Block, Kernel
 
-PACKET_LOAD = "load.ugm.d32x4.a64.uc.uc"
-PACKET_STORE = "store.ugm.d32x4.a64.uc.uc"
+# With a t: one packet for the whole sub-group, where one work-item polls or stores for all.
+PACKET_LOAD = ("load.ugm.d32x4.a64.uc.uc", "load.ugm.d32x4t.a64.uc.uc")
+PACKET_STORE = ("store.ugm.d32x4.a64.uc.uc", "store.ugm.d32x4t.a64.uc.uc")
 
-# Polls and restores a kernel contains are (world - 1) per collect, peer stores (world - 1) per publish.
-COLLECTS = {"all_reduce_one_shot": 1, "all_reduce_two_shot": 2}
-PUBLISHES = {"all_reduce_one_shot": 1, "all_reduce_two_shot": 2}
+# Polls and restores a kernel contains are (world - 1) per collect, peer stores (world - 1) per publish, of which there
+# are as many: one, or two where packets travel twice.
+TRIPS = {
+    "all_reduce_one_shot": 1,
+    "all_reduce_two_shot": 2,
+    "add_all_reduce_one_shot": 1,
+    "add_all_reduce_two_shot": 2,
+    "qk_rms_norm": 1,
+    "add_all_reduce_rms_norm": 1,
+    "rs_sconv_ag_norm": 2,
+}
+#: Divide and take a root, which must be rounded correctly.
+SCALES = ("qk_rms_norm", "add_all_reduce_rms_norm", "rs_sconv_ag_norm")
 
 
 @dataclass(frozen=True)
@@ -49,16 +60,23 @@ def check(kernel: Kernel, memory: Memory, collective: str, world: int) -> list[s
     peers = world - 1
     return [
         *_complete(kernel),
-        *_polls(kernel, COLLECTS[collective], peers),
-        *_stores(kernel, (PUBLISHES[collective] + COLLECTS[collective]) * peers),
+        *_polls(kernel, TRIPS[collective], peers),
+        *_stores(kernel, 2 * TRIPS[collective] * peers),
         *_no_read_back(kernel),
         *_atomics(kernel),
         *_memory(kernel, memory),
+        *(rounding(kernel) if collective in SCALES else ()),
     ]
 
 
-def _count(kernel: Kernel, opcode: str) -> int:
-    return sum(instruction.opcode == opcode for instruction in kernel.instructions())
+def _count(kernel: Kernel, opcodes: tuple[str, ...]) -> int:
+    return sum(instruction.opcode in opcodes for instruction in kernel.instructions())
+
+
+def rounding(kernel: Kernel) -> Iterator[str]:
+    """Correctly rounded roots take rsqtm and steps of madm; a plain rsqt or sqt is off by units of the last place."""
+    if _count(kernel, ("math.rsqt", "math.sqt")) or not _count(kernel, ("math.rsqtm",)):
+        yield "square roots are not rounded correctly"
 
 
 def _complete(kernel: Kernel) -> Iterator[str]:
@@ -76,14 +94,14 @@ def _polls(kernel: Kernel, collects: int, peers: int) -> Iterator[str]:
     spins = 0
     peeled = 0
     for block in kernel.blocks.values():
-        loads = sum(i.opcode == PACKET_LOAD for i in block.instructions)
+        loads = sum(i.opcode in PACKET_LOAD for i in block.instructions)
         if loads == 0:
             continue
         if loads != peers:
             yield f"{block.name}: {loads} polls in a round instead of {peers}"
         yield from _serialised(block)
         around = min((loop for loop in loops if block.name in loop), key=len, default=frozenset[str]())
-        restores = any(i.opcode == PACKET_STORE for name in around for i in kernel.blocks[name].instructions)
+        restores = any(i.opcode in PACKET_STORE for name in around for i in kernel.blocks[name].instructions)
         if around and not restores:
             spins += 1
         else:
@@ -95,13 +113,13 @@ def _polls(kernel: Kernel, collects: int, peers: int) -> Iterator[str]:
 
 
 def _serialised(block: Block) -> Iterator[str]:
-    positions = [n for n, i in enumerate(block.instructions) if i.opcode == PACKET_LOAD]
+    positions = [n for n, i in enumerate(block.instructions) if i.opcode in PACKET_LOAD]
     tokens: list[str] = []
     for instruction in block.instructions[positions[0] : positions[-1] + 1]:
         if any(instruction.waits_for(token) for token in tokens):
             yield f"{block.name}: waits for one poll before it issues the next"
             return
-        if instruction.opcode == PACKET_LOAD and instruction.token:
+        if instruction.opcode in PACKET_LOAD and instruction.token:
             tokens.append(instruction.token)
 
 

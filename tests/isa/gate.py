@@ -24,18 +24,26 @@ from pathlib import Path
 import tomllib
 
 from tests.intel import fetch
-from tests.isa.checks import Figures, Memory, check, figures
+from tests.isa.checks import Figures, Memory, check, figures, rounding
 from tests.isa.listing import Kernel, parse
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
 
 DEVICES = ("bmg-g21", "bmg-g31", "pvc")
+PLAIN = ("all_reduce_one_shot", "all_reduce_two_shot")
+#: The fused collectives are large; for them fewer listings are read. bmg-g31 has the all-reduce's code of bmg-g21, too.
+FUSED_DEVICES = ("bmg-g21", "pvc")
+FUSED_WORLDS = (2, 4, 8)
 BUDGET = HERE / "budget.toml"
 TABLE = REPOSITORY / "docs" / "isa.md"
 CONTROLS = HERE / "controls"
 KERNEL_NAME = re.compile(r"lamport_(?P<collective>\w+)_(?P<dtype>f32|f16|bf16)_w(?P<world>\d)$")
 TIMEOUT_S = 300
+
+
+class NoListing(RuntimeError):
+    """The compiler refuses a kernel, or does it twice."""
 
 
 class GateImpossible(RuntimeError):
@@ -74,11 +82,11 @@ class Compiler:
                 check=False,
             )
             if done.returncode != 0:
-                raise RuntimeError(f"ocloc failed on {spirv.name} for {device}:\n{done.stdout}{done.stderr}")
+                raise NoListing(f"ocloc failed on {spirv.name} for {device}:\n{done.stdout}{done.stderr}")
             listings = [parse(path.read_text()) for path in Path(folder).glob("*_entry_*.asm")]
             kernels = [k for k in listings if not k.name.startswith("Intel_Symbol_Table")]
             if len(kernels) != 1:  # the compiler starts over when registers run out
-                raise RuntimeError(f"{spirv.name} for {device}: {len(kernels)} listings, spills in the first")
+                raise NoListing(f"{len(kernels)} listings, spills in the first")
             (zeinfo,) = Path(folder).glob("*.zeinfo")
             return kernels[0], _memory(zeinfo.read_text())
 
@@ -91,8 +99,20 @@ def _memory(zeinfo: str) -> Memory:
     return Memory(largest("private_size"), largest("spill_size"), max(map(int, scratch), default=0))
 
 
+def _examined(path: Path) -> bool:
+    match = KERNEL_NAME.match(path.stem)
+    assert match is not None
+    return match["collective"] in PLAIN or int(match["world"]) in FUSED_WORLDS
+
+
+def devices_for(path: Path) -> tuple[str, ...]:
+    match = KERNEL_NAME.match(path.stem)
+    assert match is not None
+    return DEVICES if match["collective"] in PLAIN else FUSED_DEVICES
+
+
 def shipped_kernels(folder: Path) -> list[Path]:
-    found = [path for path in sorted(folder.glob("*.spv")) if KERNEL_NAME.match(path.stem)]
+    found = [path for path in sorted(folder.glob("*.spv")) if KERNEL_NAME.match(path.stem) and _examined(path)]
     if not found:
         raise GateImpossible(f"no kernels in {folder}: build the package with the SYCL wheels installed")
     return found
@@ -142,6 +162,8 @@ def write_table(results: dict[tuple[str, str], Figures], compiler: str) -> None:
         "loads inside its spin loop, all loads of a round in flight together; stores to peers uncached and never\n",
         "reads back;\n",
         "has one atomic (the ticket, in own memory), no spill and no private memory; and stays within the budget.\n",
+        "Kernels that scale rows round their square roots correctly. Of the fused collectives worlds 2, 4 and 8 are\n",
+        "read, for bmg-g21 and pvc.\n",
         "Compiled, not run: no Intel GPU was involved.\n\n",
         f'Compiler: {compiler}. SIMD16; a count is for 16 packets of 16 bytes. "In loops" is everything a packet\n',
         'passes, the handling of a partial last packet included; "total" adds entry and exit.\n\n',
@@ -149,9 +171,10 @@ def write_table(results: dict[tuple[str, str], Figures], compiler: str) -> None:
         "|---|---|---|" + "---|" * len(DEVICES) + "\n",
     ]
     for name in sorted({name for name, _ in results}):
-        rows = [results[name, device] for device in DEVICES]
-        counts = " | ".join(f"{row.per_packet} / {row.instructions}" for row in rows)
-        lines.append(f"| {name} | {rows[0].polls} | {rows[0].peer_stores} | {counts} |\n")
+        rows = [results.get((name, device)) for device in DEVICES]
+        counts = " | ".join(f"{row.per_packet} / {row.instructions}" if row else "-" for row in rows)
+        first = results[name, DEVICES[0]]
+        lines.append(f"| {name} | {first.polls} | {first.peer_stores} | {counts} |\n")
     TABLE.parent.mkdir(exist_ok=True)
     TABLE.write_text("".join(lines))
 
@@ -178,12 +201,15 @@ def gate(spirv: Path | None, update_budget: bool) -> int:
         match = KERNEL_NAME.match(path.stem)
         assert match is not None
         options = _sycl.gpu_build_options(match["collective"], int(match["world"]))
-        kernel, memory = compiler.listing(path, device, options)
         name = path.stem.removeprefix("lamport_")
+        try:
+            kernel, memory = compiler.listing(path, device, options)
+        except NoListing as error:
+            return name, device, Figures(0, 0, 0, 0), [str(error)]
         return name, device, figures(kernel), check(kernel, memory, match["collective"], int(match["world"]))
 
     with ThreadPoolExecutor(os.cpu_count()) as pool, tempfile.TemporaryDirectory() as folder:
-        for name, device, row, broken in pool.map(examine, [(k, d) for k in kernels for d in DEVICES]):
+        for name, device, row, broken in pool.map(examine, [(k, d) for k in kernels for d in devices_for(k)]):
             results[name, device] = row
             if not update_budget:
                 broken = broken + over_budget(name, device, row, budget)
@@ -194,6 +220,9 @@ def gate(spirv: Path | None, update_budget: bool) -> int:
             print(f"control {control.stem}: {'; '.join(broken) or 'PASSES, but must fail'}")
             if not broken:
                 failures.append(f"control {control.stem} passes the gate")
+        plain = next(kernel for kernel in kernels if "qk_rms_norm_f16" in kernel.stem)
+        if not list(rounding(compiler.listing(plain, DEVICES[0])[0])):  # built without what asks for it
+            failures.append("control: square roots that are not rounded correctly pass the gate")
 
     print("\n".join(failures) if failures else f"{len(results)} listings of {len(kernels)} kernels hold every rule")
     if failures:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 import numpy as np
+import torch
 
 from lamport_xpu import _sycl
 from lamport_xpu.comm import CollectiveTimeout, Communicator, LamportError, reference
@@ -16,6 +18,15 @@ from lamport_xpu.comm.policy import Thresholds
 from tests import fused_cases
 
 SIZES = (2, 3, 8, 3072, 3073, 40_000)
+
+
+def torch_operator(comm: Communicator, queue: Any) -> None:
+    """The operators know a communicator by number, whatever its device."""
+    routed, shared = torch.full((33,), comm.rank + 1.0), torch.ones(33)
+    handle = comm.torch_handle  # loads the operators
+    out = torch.ops.lamport_xpu.add_all_reduce(routed, shared, handle)
+    queue.wait()
+    assert (out == sum(rank + 2 for rank in range(comm.world_size))).all(), out
 
 
 def main() -> None:
@@ -41,7 +52,7 @@ def main() -> None:
                 fused_cases.add_all_reduce(comm, queue.wait)
                 if thresholds.one_shot_max_bytes:
                     report["errors"] = fused_cases.everything(comm, queue.wait)
-                    report["handle"] = comm.torch_handle
+                    torch_operator(comm, queue)
         with Communicator.from_local(rank, world, address, device="xpu", queue=queue, timeout=4.0) as comm:
             if rank != 0:
                 comm.all_reduce(np.ones(8, np.float32))

@@ -15,6 +15,7 @@ from lamport_xpu.comm.fused import FusedCollectives
 from lamport_xpu.comm.policy import UNLIMITED, ChunkSizes
 from tests import fused_cases
 from tests.sycl.worker import CALL_TIMEOUT_S, Rank, run
+from tests.test_fused import ALLOWED
 
 #: A slot holds a row of 4096 fp32 elements, and few of them.
 CHUNKS = ChunkSizes(slot_bytes=40 << 10, slice_bytes=24 << 10)
@@ -51,7 +52,7 @@ def sub_groups(bootstrap: LocalBootstrap, arguments: argparse.Namespace) -> None
     """The kernels that GPUs get, built with sub-groups."""
     ranks = Rank(bootstrap, UNLIMITED, False, CALL_TIMEOUT_S * arguments.patience, CHUNKS)
     worst = fused_cases.sums_over_sub_groups(Fused(ranks), ranks.sycl.wait)
-    assert worst <= fused_cases.ALLOWED, worst
+    assert worst <= ALLOWED, worst
     if ranks.rank == 0:
         print(f"sub-groups: worst error {worst} ulp")
     ranks.close()

@@ -21,9 +21,9 @@ namespace {
 constexpr const char* kName[kSyclKernels] = {
     "all_reduce_one_shot", "all_reduce_two_shot",     "add_all_reduce_one_shot", "add_all_reduce_two_shot",
     "qk_rms_norm",         "add_all_reduce_rms_norm", "rs_sconv_ag_norm"};
-constexpr const char* kMethod[kSyclKernels] = {
-    "all_reduce",  "all_reduce",           "add_all_reduce",  "add_all_reduce",
-    "qk_rms_norm", "add_all_reduce_rms_norm", "rs_sconv_ag_norm"};
+constexpr const char* kMethod[kSyclKernels] = {"all_reduce",      "all_reduce",  "add_all_reduce",
+                                               "add_all_reduce",  "qk_rms_norm", "add_all_reduce_rms_norm",
+                                               "rs_sconv_ag_norm"};
 constexpr const char* kFormatName[] = {"f32", "f16", "bf16"};
 
 /// Folder `spirv` beside this shared object, where the package installs it.
@@ -62,8 +62,8 @@ sycl::kernel build(const sycl::context& context, const std::string& file, const 
 }
 
 sycl::kernel build(const sycl::context& context, const KernelKey& key) {
-  const std::string name = std::string("lamport_") + name_of(key.kernel) + "_" +
-                           kFormatName[static_cast<int>(key.format)];
+  const std::string name =
+      std::string("lamport_") + name_of(key.kernel) + "_" + kFormatName[static_cast<int>(key.format)];
   const std::string file = name + "_w" + std::to_string(key.world) + (key.yielding ? "_cpu" : "");
   if (!on_cpu(context)) return build(context, file, name, gpu_build_options(key.kernel, key.world));
   // On the CPU device the optimiser's vectoriser takes seconds per kernel. It is what makes sub-groups, though.
@@ -85,7 +85,8 @@ std::string gpu_build_options(SyclKernel kernel, uint32_t world) {
   std::string options;
   // Scales are the same on every target where division and root are rounded correctly; a GPU's own are not.
   if (kernel >= SyclKernel::qk_rms_norm) options = "-ze-fp32-correctly-rounded-divide-sqrt";
-  if (world >= kCrowded[static_cast<int>(kernel)]) options += (options.empty() ? "" : " ") + std::string("-ze-opt-large-register-file");
+  if (world >= kCrowded[static_cast<int>(kernel)])
+    options += (options.empty() ? "" : " ") + std::string("-ze-opt-large-register-file");
   return options;
 }
 
