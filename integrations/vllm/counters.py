@@ -5,9 +5,9 @@ Counts calls from Python: a replayed graph was counted once, when it was capture
 
 from __future__ import annotations
 
-import atexit
 import sys
 from collections import defaultdict
+from multiprocessing.util import Finalize
 
 from lamport_xpu.integrations.vllm import settings
 
@@ -21,11 +21,11 @@ class Counters:
         self.title = title
         self.calls: defaultdict[tuple[str, str], int] = defaultdict(int)
         if settings.report():
-            atexit.register(self.report)
+            # Not atexit, which a forked worker leaves out.
+            Finalize(None, self.report, exitpriority=0)
 
     def report(self) -> None:
-        """One line for each operation, to stderr; once."""
-        atexit.unregister(self.report)
+        """One line for each operation, to stderr."""
         lines = [f"lamport-xpu {self.title}: {line}" for line in self.lines()]
         print("\n".join(lines), file=sys.stderr, flush=True)
 

@@ -8,24 +8,54 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from vllm.distributed.parallel_state import get_tp_group
+from vllm.platforms import current_platform
 
 from tests.vllm import int4_on_cpu
 
 int4_on_cpu.install()
 
-if os.environ.get("TEST_BREAK_PROBE_ON_RANK") == os.environ.get("RANK", os.environ.get("LOCAL_RANK")):
-    pass
-
-
-def fixed_rank_sum(x: torch.Tensor) -> torch.Tensor:
-    """The reference: fp32 in rank order, rounded once, over the stock group."""
+def _gathered(x: torch.Tensor) -> list[torch.Tensor]:
     group = get_tp_group()
     parts = [torch.empty_like(x) for _ in range(group.world_size)]
     dist.all_gather(parts, x.contiguous(), group=group.device_group)
-    total = parts[0].float()
-    for part in parts[1:]:
-        total = total + part.float()
+    return parts
+
+
+def fixed_rank_sum(x: torch.Tensor) -> torch.Tensor:
+    """The reference: over the stock group, fp32 in rank order, rounded once."""
+    total, *rest = (part.float() for part in _gathered(x))
+    for part in rest:
+        total = total + part
     return total.to(x.dtype)
+
+
+def sum_rounded_often(x: torch.Tensor) -> torch.Tensor:
+    """Rounds after every addition, from the last rank on: what the reference must be told from."""
+    total, *rest = reversed(_gathered(x))
+    for part in rest:
+        total = total + part
+    return total
+
+
+def no_sum(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+
+SWAPS = {function.__name__: function for function in (fixed_rank_sum, sum_rounded_often, no_sum)}
+
+
+def break_probe() -> None:
+    """This rank's data path loses what peers write: its functional probe finds a wrong sum."""
+    from lamport_xpu.comm import engines
+
+    def array(self: Any, tensor: Any) -> Any:
+        return tensor + 1
+
+    engines.Cpu.array = array
+
+
+if os.environ.get("TEST_BREAK_PROBE") == os.environ.get("LOCAL_RANK", "none"):
+    break_probe()
 
 
 class TestExtension:
@@ -38,8 +68,8 @@ class TestExtension:
         """Classes in use, and what the adapter says of itself."""
         communicator = self.test_communicator()
         return {
-            "class": type(communicator).__qualname__,
-            "module": type(communicator).__module__,
+            "platform": [f"{c.__module__}.{c.__qualname__}" for c in type(current_platform).__mro__[:2]],
+            "class": f"{type(communicator).__module__}.{type(communicator).__qualname__}",
             "on": getattr(communicator, "lamport", None) is not None,
             "fusions": sorted(getattr(communicator, "fusions", ())),
         }
@@ -52,12 +82,14 @@ class TestExtension:
         return counts
 
     def test_swap_all_reduce(self, name: str) -> None:
-        """Puts the reference, or one that reduces nothing, in the place of all_reduce; "" takes it away again."""
+        """Puts a function of SWAPS in the place of all_reduce; "" takes it away again."""
         communicator = self.test_communicator()
-        swaps = {"fixed_rank_sum": fixed_rank_sum, "nothing": torch.clone}
         communicator.__dict__.pop("all_reduce", None)
         if name:
-            communicator.all_reduce = swaps[name]
+            communicator.all_reduce = SWAPS[name]
+
+    def test_pid(self) -> int:
+        return os.getpid()
 
     def test_set_fusions(self, names: list[str]) -> None:
         self.test_communicator().fusions = frozenset(names)

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("vllm", reason="these tests run in vLLM's own environment: make test-vllm")
+
+from tests.vllm import checkpoint  # noqa: E402
+
+# Engines are forked from this process, and a process that has used its OpenMP threads cannot be forked.
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def minimax(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return checkpoint.write_minimax_m2(tmp_path_factory.mktemp("minimax"), checkpoint.Shape(layers=4))
+
+
+@pytest.fixture(scope="session")
+def shallow_minimax(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For torch.compile, whose time grows with the layers."""
+    return checkpoint.write_minimax_m2(tmp_path_factory.mktemp("shallow"), checkpoint.Shape(layers=2))
