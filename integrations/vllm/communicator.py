@@ -19,6 +19,7 @@ from vllm.distributed.device_communicators.xpu_communicator import XpuCommunicat
 
 from lamport_xpu.comm.communicator import Communicator
 from lamport_xpu.comm.fused import MAX_QK_TOKENS
+from lamport_xpu.integrations.vllm import ops as ops  # compiled graphs name its operators
 from lamport_xpu.integrations.vllm import qk_norm, settings, unsupported
 from lamport_xpu.integrations.vllm.bring_up import Group, bring_up
 from lamport_xpu.integrations.vllm.counters import HERE, Counters

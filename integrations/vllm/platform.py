@@ -30,6 +30,12 @@ class LamportPlatform:
         return True
 
     @classmethod
+    def get_pass_manager_cls(cls) -> str:
+        if cls.device_type == "cpu":  # type: ignore[attr-defined]
+            return "lamport_xpu.integrations.vllm.cpu_pass_manager.CpuPassManager"
+        return super().get_pass_manager_cls()  # type: ignore[misc, no-any-return]
+
+    @classmethod
     def check_and_update_config(cls, vllm_config: Any) -> None:
         super().check_and_update_config(vllm_config)  # type: ignore[misc]
         if unsupported(vllm_config) is None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from lamport_xpu.comm.communicator import Communicator
-from lamport_xpu.comm.errors import LamportError
+from lamport_xpu.comm.errors import CollectiveTimeout, LamportError
 
 _HIDDEN = 64
 _EPS = 1e-6
@@ -22,7 +22,9 @@ def working(comm: Communicator, device: str, fusions: frozenset[str]) -> frozens
 def _works(check: Callable[[Communicator, str], bool], comm: Communicator, device: str) -> bool:
     try:
         return check(comm, device)
-    except LamportError:  # not on this device; a time-out too, after which no later probe succeeds
+    except CollectiveTimeout:
+        raise  # nothing works on this communicator any more
+    except LamportError:  # this device does not have it
         return False
 
 

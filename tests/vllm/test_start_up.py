@@ -63,7 +63,8 @@ def test_probe_failure_on_one_rank_leaves_all_with_stock(
 
 
 def test_expert_parallelism_is_declined(minimax: Path, tmp_path: Path) -> None:
-    found = _finished(_run(tmp_path, minimax, {"LAMPORT_VLLM": "1"}, enable_expert_parallel=True))
+    """Looks only: generation in this configuration crashes in vLLM's own CPU kernels."""
+    found = _finished(_run(tmp_path, minimax, {"LAMPORT_VLLM": "1"}, STEPS[:1], enable_expert_parallel=True))
     assert [state["on"] for state in found["state"]] == [False, False]
     assert "expert parallelism (--enable-expert-parallel) is on" in found["log"]
 

@@ -44,18 +44,23 @@ def no_sum(x: torch.Tensor) -> torch.Tensor:
 SWAPS = {function.__name__: function for function in (fixed_rank_sum, sum_rounded_often, no_sum)}
 
 
-def break_probe() -> None:
-    """This rank's data path loses what peers write: its functional probe finds a wrong sum."""
+def break_probe(broken: int) -> None:
+    """Rank `broken` misreads what arrives, so that its functional probe finds a wrong sum."""
     from lamport_xpu.comm import engines
 
-    def array(self: Any, tensor: Any) -> Any:
-        return tensor + 1
+    class BrokenOnOneRank(engines.Cpu):
+        def workspace(self, rank: int, *args: Any) -> Any:
+            self.wrong = int(rank == broken)
+            return super().workspace(rank, *args)
 
-    engines.Cpu.array = array
+        def array(self, tensor: Any) -> Any:
+            return tensor + self.wrong
+
+    engines._DEVICES["cpu"] = BrokenOnOneRank
 
 
-if os.environ.get("TEST_BREAK_PROBE") == os.environ.get("LOCAL_RANK", "none"):
-    break_probe()
+if "TEST_BREAK_PROBE" in os.environ:
+    break_probe(int(os.environ["TEST_BREAK_PROBE"]))
 
 
 class TestExtension:
