@@ -44,6 +44,7 @@ class LamportCommunicator:
         self.lamport: Communicator | None = None
         self.fusions: frozenset[str] = frozenset()
         self.max_bytes = 0
+        self.counters = Counters()
         name = self.unique_name  # type: ignore[attr-defined]
         if name.split(":")[0] == "tp" and self.world_size > 1:  # type: ignore[attr-defined]
             self._bring_up(name)
@@ -64,7 +65,7 @@ class LamportCommunicator:
         if started is not None:
             self.lamport, self.fusions = started
             self.ca_comm = self
-            self.counters = Counters(f"rank {rank} of {len(ranks)}, {name}")
+            self.counters.report_at_exit(f"rank {rank} of {len(ranks)}, {name}")
             if "qk_norm" in self.fusions:
                 qk_norm.install()
 
@@ -81,7 +82,7 @@ class LamportCommunicator:
 
     def add_all_reduce(self, routed: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
         """`all_reduce(routed + shared)`; both of one shape and dtype."""
-        reason = self._unfit(routed, shared)
+        reason = self._unfit(routed, shared) if "shared" in self.fusions else "switched off"
         self.counters.calls["add_all_reduce", reason or HERE] += 1
         if reason is None:
             return self.lamport.add_all_reduce(routed, shared)  # type: ignore[union-attr]
@@ -91,7 +92,8 @@ class LamportCommunicator:
         self, routed: torch.Tensor, shared: torch.Tensor | None, residual: torch.Tensor, weight: torch.Tensor, eps: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(normed, new residual) of `all_reduce(routed + shared)`; [T, H], `weight` [H], `shared` may be None."""
-        reason = self._unfit(routed, residual, weight) if shared is None else self._unfit(routed, residual, weight, shared)
+        others = (residual, weight) if shared is None else (residual, weight, shared)
+        reason = self._unfit(routed, *others) if "add_norm" in self.fusions else "switched off"
         self.counters.calls["add_all_reduce_rms_norm", reason or HERE] += 1
         if reason is None:
             return self.lamport.add_all_reduce_rms_norm(routed, shared, residual, weight, eps)  # type: ignore[union-attr]
@@ -103,7 +105,9 @@ class LamportCommunicator:
     ) -> tuple[torch.Tensor, torch.Tensor] | None:
         """(q [T, q_size], k [T, kv_size]) normalised over all ranks' heads, or None if the tensors do not fit."""
         reason = None
-        if not 0 < qkv.shape[0] <= MAX_QK_TOKENS:
+        if "qk_norm" not in self.fusions:
+            reason = "switched off"
+        elif not 0 < qkv.shape[0] <= MAX_QK_TOKENS:
             reason = f"not 1 to {MAX_QK_TOKENS} tokens"
         elif qkv.dtype not in _DTYPES or q_weight.dtype != qkv.dtype or k_weight.dtype != qkv.dtype:
             reason = f"dtypes {qkv.dtype} and {q_weight.dtype}"
@@ -121,7 +125,7 @@ class LamportCommunicator:
     def destroy(self) -> None:
         if self.lamport is not None:
             self.lamport.close()
-            self.lamport = None
+            self.lamport, self.fusions = None, frozenset()
             self.ca_comm = None
         super().destroy()  # type: ignore[misc]
 

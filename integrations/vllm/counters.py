@@ -17,16 +17,17 @@ HERE = "lamport"
 class Counters:
     """Calls of one communicator: by (operation, HERE) or (operation, reason for stock)."""
 
-    def __init__(self, title: str) -> None:
-        self.title = title
+    def __init__(self) -> None:
         self.calls: defaultdict[tuple[str, str], int] = defaultdict(int)
+
+    def report_at_exit(self, title: str) -> None:
+        """With LAMPORT_VLLM_REPORT=1: one line for each operation, to stderr."""
         if settings.report():
             # Not atexit, which a forked worker leaves out.
-            Finalize(None, self.report, exitpriority=0)
+            Finalize(None, self._report, (title,), exitpriority=0)
 
-    def report(self) -> None:
-        """One line for each operation, to stderr."""
-        lines = [f"lamport-xpu {self.title}: {line}" for line in self.lines()]
+    def _report(self, title: str) -> None:
+        lines = [f"lamport-xpu {title}: {line}" for line in self.lines()]
         print("\n".join(lines), file=sys.stderr, flush=True)
 
     def lines(self) -> list[str]:

@@ -40,13 +40,9 @@ class FusionPass(InductorPass):
 
     def __call__(self, graph: fx.Graph) -> None:
         fusions = self._active()
-        found = [
-            node
-            for node in graph.nodes
-            if node.op == "call_function" and node.target is torch.ops.vllm.all_reduce.default
-        ]
+        found = [node for node in graph.nodes if _is_tensor_parallel_all_reduce(node)]
         counts = {"add_norm": 0, "shared": 0}
-        for node in found:
+        for node in found if fusions else ():
             _fuse(graph, node, fusions, counts)
         graph.lint()
         logger.debug("lamport-xpu: of %d all-reduces in a graph, fused %s", len(found), counts)
@@ -63,6 +59,13 @@ class FusionPass(InductorPass):
         if not model_parallel_is_initialized():
             return frozenset()
         return self.fusions & getattr(get_tp_group().device_communicator, "fusions", frozenset())
+
+
+def _is_tensor_parallel_all_reduce(node: fx.Node) -> bool:
+    if node.op != "call_function" or node.target is not torch.ops.vllm.all_reduce.default:
+        return False
+    (group_name,) = _arguments(node, "group_name")
+    return group_name == get_tp_group().unique_name
 
 
 def _fuse(graph: fx.Graph, node: fx.Node, fusions: frozenset[str], counts: dict[str, int]) -> None:

@@ -29,7 +29,7 @@ def _qk_norm(
     eps: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     communicator = get_tp_group().device_communicator
-    if "qk_norm" in getattr(communicator, "fusions", ()):
+    if hasattr(communicator, "qk_rms_norm"):
         result: tuple[torch.Tensor, torch.Tensor] | None = communicator.qk_rms_norm(
             qkv, q_weight, k_weight, q_size, kv_size, eps
         )

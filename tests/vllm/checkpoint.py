@@ -73,33 +73,61 @@ def write_minimax_m2(folder: Path, shape: Shape = Shape(), seed: int = 1) -> Pat
     return folder
 
 
-def write_shared_expert_moe(folder: Path) -> Path:
-    """The configuration of a small Qwen2-MoE, whose layers have a shared expert; for `load_format="dummy"`."""
+def write_shared_expert_moe(folder: Path, seed: int = 2) -> Path:
+    """A small Qwen2-MoE in float32, whose layers have a shared expert."""
+    hidden, layers, heads, kv_heads, head, inner, experts, vocabulary = 256, 3, 8, 4, 32, 128, 4, 512
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*size: int) -> torch.Tensor:
+        return 2 * torch.randn(*size, generator=generator) / size[-1] ** 0.5
+
+    def near_one(size: int) -> torch.Tensor:
+        return 1 + 0.1 * torch.randn(size, generator=generator)
+
+    tensors = {
+        "model.embed_tokens.weight": torch.randn(vocabulary, hidden, generator=generator),
+        "model.norm.weight": near_one(hidden),
+        "lm_head.weight": 2 * normal(vocabulary, hidden),
+    }
+    for layer in range(layers):
+        prefix = f"model.layers.{layer}"
+        for name, out in (("q", heads * head), ("k", kv_heads * head), ("v", kv_heads * head)):
+            tensors[f"{prefix}.self_attn.{name}_proj.weight"] = normal(out, hidden)
+            tensors[f"{prefix}.self_attn.{name}_proj.bias"] = 0.1 * torch.randn(out, generator=generator)
+        tensors[f"{prefix}.self_attn.o_proj.weight"] = normal(hidden, heads * head)
+        tensors[f"{prefix}.input_layernorm.weight"] = near_one(hidden)
+        tensors[f"{prefix}.post_attention_layernorm.weight"] = near_one(hidden)
+        tensors[f"{prefix}.mlp.gate.weight"] = normal(experts, hidden)
+        tensors[f"{prefix}.mlp.shared_expert_gate.weight"] = normal(1, hidden)
+        for expert in ("shared_expert", *(f"experts.{number}" for number in range(experts))):
+            tensors[f"{prefix}.mlp.{expert}.gate_proj.weight"] = normal(inner, hidden)
+            tensors[f"{prefix}.mlp.{expert}.up_proj.weight"] = normal(inner, hidden)
+            tensors[f"{prefix}.mlp.{expert}.down_proj.weight"] = normal(hidden, inner)
+
     folder.mkdir(parents=True, exist_ok=True)
-    _write_config(
-        folder,
-        {
-            "architectures": ["Qwen2MoeForCausalLM"],
-            "model_type": "qwen2_moe",
-            "hidden_size": 256,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 8,
-            "num_key_value_heads": 4,
-            "intermediate_size": 256,
-            "moe_intermediate_size": 128,
-            "shared_expert_intermediate_size": 128,
-            "num_experts": 4,
-            "num_experts_per_tok": 2,
-            "decoder_sparse_step": 1,
-            "norm_topk_prob": True,
-            "hidden_act": "silu",
-            "rms_norm_eps": 1e-6,
-            "vocab_size": 512,
-            "max_position_embeddings": 512,
-            "tie_word_embeddings": False,
-            "torch_dtype": "float16",
-        },
-    )
+    save_file(tensors, folder / "model.safetensors")
+    config = {
+        "architectures": ["Qwen2MoeForCausalLM"],
+        "model_type": "qwen2_moe",
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "intermediate_size": hidden,
+        "moe_intermediate_size": inner,
+        "shared_expert_intermediate_size": inner,
+        "num_experts": experts,
+        "num_experts_per_tok": 2,
+        "decoder_sparse_step": 1,
+        "norm_topk_prob": True,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-6,
+        "vocab_size": vocabulary,
+        "max_position_embeddings": 512,
+        "tie_word_embeddings": False,
+        "torch_dtype": "float32",
+    }
+    _write_config(folder, config)
     return folder
 
 

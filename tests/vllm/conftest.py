@@ -22,3 +22,8 @@ def minimax(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def shallow_minimax(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """For torch.compile, whose time grows with the layers."""
     return checkpoint.write_minimax_m2(tmp_path_factory.mktemp("shallow"), checkpoint.Shape(layers=2))
+
+
+@pytest.fixture(scope="session")
+def shared_expert_moe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return checkpoint.write_shared_expert_moe(tmp_path_factory.mktemp("shared"))
