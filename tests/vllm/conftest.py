@@ -4,10 +4,7 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("vllm", reason="these tests run in vLLM's own environment: make test-vllm")
-
-from tests.vllm import checkpoint  # noqa: E402
+import torch
 
 # Engines are forked from this process, and a process that has used its OpenMP threads cannot be forked.
 torch.set_num_threads(1)
@@ -15,15 +12,21 @@ torch.set_num_threads(1)
 
 @pytest.fixture(scope="session")
 def minimax(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.vllm import checkpoint
+
     return checkpoint.write_minimax_m2(tmp_path_factory.mktemp("minimax"), checkpoint.Shape(layers=4))
 
 
 @pytest.fixture(scope="session")
 def shallow_minimax(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """For torch.compile, whose time grows with the layers."""
+    from tests.vllm import checkpoint
+
     return checkpoint.write_minimax_m2(tmp_path_factory.mktemp("shallow"), checkpoint.Shape(layers=2))
 
 
 @pytest.fixture(scope="session")
 def shared_expert_moe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.vllm import checkpoint
+
     return checkpoint.write_shared_expert_moe(tmp_path_factory.mktemp("shared"))

@@ -9,6 +9,8 @@ import pytest
 
 from tests.vllm import scenario
 
+pytest.importorskip("vllm", reason="not installed here; these tests run by: make test-vllm")
+
 OURS = "lamport_xpu.integrations.vllm.communicator.LamportCpuCommunicator"
 LAYERS = {"eager": 4, "compiled": 2}
 MODES = [(tp, mode) for mode in ("eager", "compiled") for tp in (2, 4)]

@@ -14,6 +14,8 @@ import pytest
 
 from tests.vllm import scenario
 
+pytest.importorskip("vllm", reason="not installed here; these tests run by: make test-vllm")
+
 PROMPTS = [[number * 37 % 500, number * 11 % 500, number] for number in range(16)]
 COMPILED = [("minimax", 2), ("minimax", 4), ("shared", 2)]
 

@@ -9,6 +9,8 @@ import pytest
 
 from tests.vllm import scenario
 
+pytest.importorskip("vllm", reason="not installed here; these tests run by: make test-vllm")
+
 STOCK = "vllm.distributed.device_communicators.cpu_communicator.CpuCommunicator"
 OURS = "lamport_xpu.integrations.vllm.communicator.LamportCpuCommunicator"
 STEPS = [["state", "rpc", "test_state"], ["outputs", "generate"]]
