@@ -137,7 +137,7 @@ class _Engine:
         from vllm import LLM
         from vllm.v1.executor import multiproc_executor
 
-        from tests.vllm import int4_on_cpu
+        from lamport_xpu.bench import int4_on_cpu
 
         if fork:
             multiproc_executor.get_mp_context = lambda: multiprocessing.get_context("fork")

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from vllm.distributed.parallel_state import get_tp_group
 from vllm.platforms import current_platform
 
-from tests.vllm import int4_on_cpu
+from lamport_xpu.bench import int4_on_cpu
 
 int4_on_cpu.install()
 

@@ -29,6 +29,12 @@ class Shape:
     vocabulary: int = 512
 
 
+#: Widths and head counts of MiniMax-M2, with four of its layers and few, narrow experts.
+MINIMAX_WIDTH = Shape(
+    hidden=3072, heads=48, kv_heads=8, head=128, rotary=64, intermediate=512, vocabulary=2048
+)
+
+
 def write_minimax_m2(folder: Path, shape: Shape = Shape(), seed: int = 1) -> Path:  # noqa: B008 - frozen
     """A complete checkpoint in `folder`; returns it."""
     generator = torch.Generator().manual_seed(seed)

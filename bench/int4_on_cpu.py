@@ -10,7 +10,7 @@ from vllm.model_executor.layers.fused_moe.router.cpu_router import CPURouter
 from vllm.model_executor.layers.quantization.inc.schemes.inc_wna16_scheme import INCWna16Scheme
 from vllm.model_executor.utils import set_weight_attrs
 
-from tests.vllm.checkpoint import GROUP, dequantise
+from lamport_xpu.bench.tiny_models import GROUP, dequantise
 
 _PACKED = 8
 _NAMES = ("w13", "w2")
