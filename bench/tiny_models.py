@@ -1,4 +1,4 @@
-"""Writes tiny random checkpoints: MiniMax-M2 quantised as AutoRound does (INT4, GPTQ packing), and a shared-expert MoE."""
+"""Writes random checkpoints: MiniMax-M2 as AutoRound quantises it (INT4, GPTQ packing), and a shared-expert MoE."""
 
 from __future__ import annotations
 
@@ -30,12 +30,10 @@ class Shape:
 
 
 #: Widths and head counts of MiniMax-M2, with four of its layers and few, narrow experts.
-MINIMAX_WIDTH = Shape(
-    hidden=3072, heads=48, kv_heads=8, head=128, rotary=64, intermediate=512, vocabulary=2048
-)
+MINIMAX_WIDTH = Shape(hidden=3072, heads=48, kv_heads=8, head=128, rotary=64, intermediate=512, vocabulary=2048)
 
 
-def write_minimax_m2(folder: Path, shape: Shape = Shape(), seed: int = 1) -> Path:  # noqa: B008 - frozen
+def write_minimax_m2(folder: Path, shape: Shape = Shape(), seed: int = 1) -> Path:
     """A complete checkpoint in `folder`; returns it."""
     generator = torch.Generator().manual_seed(seed)
     tensors: dict[str, torch.Tensor] = {}
@@ -138,7 +136,7 @@ def write_shared_expert_moe(folder: Path, seed: int = 2) -> Path:
 
 
 def quantise(weight: torch.Tensor) -> dict[str, torch.Tensor]:
-    """`weight` [out, in] as symmetric INT4 in groups along `in`: qweight [in/8, out], qzeros, scales [in/GROUP, out]."""
+    """`weight` [out, in] as symmetric INT4, groups along `in`: qweight [in/8, out], qzeros, scales [in/GROUP, out]."""
     out, width = weight.shape
     groups = weight.view(out, width // GROUP, GROUP)
     scales = (groups.abs().amax(-1) / 7).bfloat16().half()

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def serve(pipe: Connection, env: dict[str, str], llm: dict[str, Any], shims: bool, log: str) -> None:
-    """Starts an engine, says so, and answers requests: ("generate", prompt length, tokens), ("rpc", method), ("close",).
+    """Starts an engine, says so, and answers ("generate", prompt length, tokens), ("rpc", method) and ("close",).
 
     Args:
         env: environment variables, in place before vLLM is imported.
@@ -57,7 +57,7 @@ class TimingExtension:
         _communicator().dist_module = torch.distributed
 
     def bench_time_collectives(self) -> None:
-        """From now on, takes the time in every collective that is called from Python; for the CPU, where calls block."""
+        """From now on, takes the time in collectives called from Python; for the CPU, where calls block."""
         communicator = _communicator()
         self._inside = _Inside()
         for name in ("all_reduce", "add_all_reduce", "add_all_reduce_rms_norm", "qk_rms_norm"):

@@ -74,8 +74,10 @@ class Engine:
 
 @dataclass(frozen=True)
 class Plan:
-    """One model in one mode. `side_by_side`: all engines up at once and rounds interleaved, for small models on the CPU,
-    where time inside collectives can be taken too; else one engine after another.
+    """One model in one mode.
+
+    `side_by_side`: all engines up at once and rounds interleaved, for small models on the CPU, where time inside
+    collectives can be taken too; else one engine after another.
     """
 
     name: str
@@ -145,7 +147,7 @@ class Plan:
             }
 
     def _inside(self, engine: Engine, prompt: int, output: int) -> Row:
-        """Time and calls inside collectives for a token, mean of the ranks; a run of its own, as taking it costs time."""
+        """Time and calls inside collectives for a token, mean of the ranks; a run of its own, as this costs time."""
         if not self.side_by_side or (not self.eager and engine.variant in (STOCK, GLOO)):
             return {"collective_ms": None, "calls": None}  # on a GPU calls return early; or none is made from Python
         time.sleep(_SETTLE)

@@ -22,7 +22,8 @@ _CLASSES = {
 def platform_class() -> str | None:
     """The class that stands for the stock platform vLLM would take, or None with the reason in the log."""
     if reason := _wrong_version():
-        return _decline(reason)
+        _decline(reason)
+        return None
     if others := _other_platforms():
         logger.info(
             "lamport-xpu: platform plugin %s is active and vLLM takes only one; adapting it instead", ", ".join(others)
@@ -30,7 +31,8 @@ def platform_class() -> str | None:
         return None
     stock = _stock_platforms()
     if len(stock) != 1 or stock[0] not in _CLASSES:
-        return _decline(f"it serves vLLM's CPU and XPU platforms, and vLLM found {', '.join(stock) or 'none'}")
+        _decline(f"it serves vLLM's CPU and XPU platforms, and vLLM found {', '.join(stock) or 'none'}")
+        return None
     return _CLASSES[stock[0]]
 
 
@@ -76,7 +78,7 @@ def _other_platforms() -> list[str]:
             continue
         try:
             active = plugin.load()()
-        except Exception:  # noqa: BLE001, S112 - vLLM skips a plugin that fails, and reports it itself
+        except Exception:  # noqa: BLE001 - vLLM skips a plugin that fails, and reports it itself
             continue
         if active is not None:
             found.append(plugin.name)
@@ -90,7 +92,7 @@ def _stock_platforms() -> list[str]:
     for detect in builtin_platform_plugins.values():
         try:
             name = detect()
-        except Exception:  # noqa: BLE001, S112 - the same: a failing detection is none
+        except Exception:  # noqa: BLE001 - the same: a failing detection is none
             continue
         if name is not None:
             found.append(name)

@@ -28,7 +28,6 @@ from lamport_xpu.integrations.vllm.fallback_norm import fused_add_rms_norm
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
-
 class LamportCommunicator:
     """Mixed in front of a stock device communicator.
 
@@ -38,6 +37,8 @@ class LamportCommunicator:
         counters: calls by operation and destination.
         max_bytes: largest tensor taken.
     """
+
+    ca_comm: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -89,7 +90,12 @@ class LamportCommunicator:
         return self.all_reduce(routed + shared)
 
     def add_all_reduce_rms_norm(
-        self, routed: torch.Tensor, shared: torch.Tensor | None, residual: torch.Tensor, weight: torch.Tensor, eps: float
+        self,
+        routed: torch.Tensor,
+        shared: torch.Tensor | None,
+        residual: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(normed, new residual) of `all_reduce(routed + shared)`; [T, H], `weight` [H], `shared` may be None."""
         others = (residual, weight) if shared is None else (residual, weight, shared)

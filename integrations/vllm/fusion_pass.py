@@ -18,7 +18,7 @@ import torch
 from torch import fx
 from vllm import ir
 from vllm.compilation.passes.inductor_pass import InductorPass
-from vllm.distributed.parallel_state import model_parallel_is_initialized, get_tp_group
+from vllm.distributed.parallel_state import get_tp_group, model_parallel_is_initialized
 
 logger = logging.getLogger("vllm.lamport_xpu")
 
@@ -74,6 +74,7 @@ def _fuse(graph: fx.Graph, node: fx.Node, fusions: frozenset[str], counts: dict[
     if "shared" in fusions and (parts := _sum_of_two(routed)):
         shared, routed = parts
     norm = _norm_after(node) if "add_norm" in fusions else None
+    arguments: tuple[Any, ...]
     if norm is not None:
         _, residual, weight, eps = _arguments(norm, "x", "x_residual", "weight", "epsilon")
         target = torch.ops.lamport_xpu_vllm.add_all_reduce_rms_norm.default

@@ -1,7 +1,7 @@
 """torch.ops.lamport_xpu_vllm: what the graph passes put into a compiled graph.
 
-Opaque to the compiler, like vllm::all_reduce beside them: whether a call fits our collective is decided when it is made,
-where the shapes are known, and one that does not fit takes vLLM's way. A group is passed by its name, as vLLM does.
+Opaque to the compiler, like vllm::all_reduce beside them: whether a call fits our collective is decided when it is
+made, where the shapes are known, and one that does not fit takes vLLM's way. A group is passed by name, as vLLM does.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from vllm.distributed import parallel_state
 from vllm.utils.torch_utils import direct_register_custom_op
 
-_library = torch.library.Library("lamport_xpu_vllm", "FRAGMENT")
+_library = torch.library.Library("lamport_xpu_vllm", "FRAGMENT")  # type: ignore[no-untyped-call]
 
 
 def _communicator(group_name: str) -> Any:

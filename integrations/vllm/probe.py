@@ -70,4 +70,8 @@ def _qk_norm(comm: Communicator, device: str) -> bool:
     return True
 
 
-_PROBES: dict[str, Callable[[Communicator, str], bool]] = {"qk_norm": _qk_norm, "add_norm": _add_norm, "shared": _shared}
+_PROBES: dict[str, Callable[[Communicator, str], bool]] = {
+    "qk_norm": _qk_norm,
+    "add_norm": _add_norm,
+    "shared": _shared,
+}

@@ -3,7 +3,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 import torch
 
 # Engines are forked from this process, and a process that has used its OpenMP threads cannot be forked.

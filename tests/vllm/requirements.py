@@ -1,7 +1,7 @@
 """Prints what vLLM needs beside torch, for pip.
 
-vLLM's CPU package asks for builds of torch and its relatives that are on no package index under that name, so that pip
-cannot install it with its requirements: torch comes from requirements.txt, and text generation needs none of the others.
+vLLM's CPU package asks for builds of torch and its relatives that are on no package index under that name, so that
+pip cannot install it with its requirements: torch comes from requirements.txt, and text needs none of the others.
 """
 
 from __future__ import annotations

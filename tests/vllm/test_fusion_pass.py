@@ -11,12 +11,12 @@ import torch
 from torch import fx
 
 pytest.importorskip("vllm", reason="not installed here; these tests run by: make test-vllm")
-import vllm.distributed.parallel_state  # noqa: E402, F401 - registers vllm::all_reduce
-from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
-from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
-from vllm import ir  # noqa: E402
+import vllm.distributed.parallel_state  # noqa: F401 - registers vllm::all_reduce
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from vllm import ir
 
-from lamport_xpu.integrations.vllm import fusion_pass, ops, settings  # noqa: E402, F401
+from lamport_xpu.integrations.vllm import fusion_pass, ops, settings  # noqa: F401
 
 ALL = frozenset(settings.FUSIONS)
 Program = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], Any]

@@ -21,7 +21,7 @@ from lamport_xpu.integrations.vllm.unsupported import unsupported
 from tests.ranks import run_processes
 
 pytest.importorskip("vllm", reason="not installed here; these tests run by: make test-vllm")
-from vllm.config import ParallelConfig  # noqa: E402
+from vllm.config import ParallelConfig
 
 
 @pytest.fixture(autouse=True)
@@ -86,9 +86,7 @@ def test_general_plugin_leaves_another_communicator_alone(
     assert "brings a communicator of its own, other.Communicator" in log.text
 
 
-def test_platform_plugin_makes_way_for_another(
-    monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
-) -> None:
+def test_platform_plugin_makes_way_for_another(monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture) -> None:
     def plugin(name: str, answer: Callable[[], str | None]) -> Any:
         return SimpleNamespace(name=name, load=lambda: answer)
 
@@ -153,7 +151,7 @@ def test_unknown_fusion_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _bring_up(rank: int, world: int, meeting: Path, declined: str | None = None, timeout: float = 20.0) -> Any:
-    store = dist.FileStore(str(meeting), world)
+    store = torch.distributed.distributed_c10d.FileStore(str(meeting), world)
     group = bring_up.Group("tp:0", rank, list(range(world)), "cpu", store)
     started = bring_up.bring_up(group, declined, 1 << 16, timeout, frozenset(settings.FUSIONS))
     if started is None:
@@ -171,7 +169,7 @@ def meeting(tmp_path: Path) -> Path:
 
 def test_first_verdict_stays_with_a_tcp_store() -> None:
     """The engines of these tests meet in a file store; across start-up methods vLLM uses this one too."""
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = torch.distributed.distributed_c10d.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     assert store.compare_set("verdict", "", "first") == b"first"
     assert store.compare_set("verdict", "", "second") == b"first"
 
@@ -183,7 +181,8 @@ def test_all_ranks_come_up(world: int, meeting: Path) -> None:
 
 
 def test_one_rank_that_declines_is_enough(meeting: Path) -> None:
-    assert run_processes(3, lambda rank: _bring_up(rank, 3, meeting, "no" if rank == 1 else None), seconds=60) == [None] * 3
+    everyone = run_processes(3, lambda rank: _bring_up(rank, 3, meeting, "no" if rank == 1 else None), seconds=60)
+    assert everyone == [None] * 3
 
 
 def test_ranks_on_two_hosts_stay_with_stock(meeting: Path) -> None:
@@ -239,8 +238,8 @@ def _communicator(rank: int, world: int, meeting: Path, kind: str) -> Any:
         model_config=SimpleNamespace(get_hidden_size=lambda: 64, dtype=torch.float16),
     )
     communicator.get_current_vllm_config_or_none = lambda: config
-    group = dist.group.WORLD
-    return getattr(communicator, kind)(cpu_group=group, device_group=group, device=torch.device("cpu"), unique_name="tp:0")
+    group, cpu = dist.group.WORLD, torch.device("cpu")
+    return getattr(communicator, kind)(cpu_group=group, device_group=group, device=cpu, unique_name="tp:0")
 
 
 def test_xpu_class_routes_counts_and_captures(meeting: Path) -> None:

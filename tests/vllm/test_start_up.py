@@ -39,9 +39,7 @@ def test_off_means_stock_classes(stock: dict[str, Any]) -> None:
     assert "lamport" not in stock["log"]
 
 
-def test_installed_package_is_found_by_a_new_interpreter(
-    minimax: Path, tmp_path: Path, stock: dict[str, Any]
-) -> None:
+def test_installed_package_is_found_by_a_new_interpreter(minimax: Path, tmp_path: Path, stock: dict[str, Any]) -> None:
     """By the platform plugin, in processes that vLLM starts as it always does."""
     found = _finished(_run(tmp_path, minimax, {"LAMPORT_VLLM": "1"}, fresh=True))
     for state in found["state"]:
@@ -53,9 +51,7 @@ def test_installed_package_is_found_by_a_new_interpreter(
     assert tokens == [[token for token, _ in output] for output in stock["outputs"]]
 
 
-def test_probe_failure_on_one_rank_leaves_all_with_stock(
-    minimax: Path, tmp_path: Path, stock: dict[str, Any]
-) -> None:
+def test_probe_failure_on_one_rank_leaves_all_with_stock(minimax: Path, tmp_path: Path, stock: dict[str, Any]) -> None:
     found = _finished(_run(tmp_path, minimax, {"LAMPORT_VLLM": "1", "TEST_BREAK_PROBE": "1"}))
     assert [state["on"] for state in found["state"]] == [False, False]
     assert found["outputs"] == stock["outputs"]
@@ -72,7 +68,7 @@ def test_expert_parallelism_is_declined(minimax: Path, tmp_path: Path) -> None:
 
 
 def test_death_of_a_rank_ends_the_job(minimax: Path, tmp_path: Path) -> None:
-    steps = [["state", "rpc", "test_state"], ["killed", "kill_during_generate", 1, 1.0]]
+    steps: list[list[Any]] = [["state", "rpc", "test_state"], ["killed", "kill_during_generate", 1, 1.0]]
     found = _run(tmp_path, minimax, {"LAMPORT_VLLM": "1"}, steps, seconds=90)
     assert found["code"] not in (0, None), found["log"]
     assert "results" not in found

@@ -14,6 +14,7 @@ from lamport_xpu.bench import int4_on_cpu
 
 int4_on_cpu.install()
 
+
 def _gathered(x: torch.Tensor) -> list[torch.Tensor]:
     group = get_tp_group()
     parts = [torch.empty_like(x) for _ in range(group.world_size)]
