@@ -191,6 +191,7 @@ class Communicator(FusedCollectives):
         import numpy as np
 
         def probe() -> None:
+            wrong = []
             for count in (1, min(4099, self.max_bytes // 4)):
                 x = self._device.tensor(np.arange(count, dtype=np.float32) + self.rank)
                 try:
@@ -202,7 +203,9 @@ class Communicator(FusedCollectives):
                     raise WorkspaceError(f"functional probe: {error}") from error
                 expected = np.arange(count, dtype=np.float32) * self.world_size + sum(range(self.world_size))
                 if not np.array_equal(found, expected):
-                    raise WorkspaceError(f"functional probe: wrong sum of {count} elements; peers' writes are lost")
+                    wrong.append(count)
+            if wrong:  # told only now: the peers would wait for this rank in the next call
+                raise WorkspaceError(f"functional probe: wrong sum of {wrong[0]} elements; peers' writes are lost")
 
         try:
             agree(self._bootstrap, "complete the functional probe", probe)
