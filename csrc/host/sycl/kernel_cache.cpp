@@ -98,13 +98,17 @@ const sycl::kernel& kernel_for(const sycl::context& context, const KernelKey& ke
   // Never destroyed: the SYCL runtime may be gone by the time static objects are.
   static auto* mutex = new std::mutex();
   static auto* cache = new std::unordered_map<sycl::context, std::map<Order, sycl::kernel>>();
-  const std::lock_guard lock(*mutex);
-  auto& kernels = (*cache)[context];
   const Order order{static_cast<uint32_t>(key.kernel), static_cast<uint32_t>(key.format), key.world,
                     key.yielding};
-  auto found = kernels.find(order);
-  if (found == kernels.end()) found = kernels.emplace(order, build(context, key)).first;
-  return found->second;
+  {
+    const std::lock_guard lock(*mutex);
+    const auto& kernels = (*cache)[context];
+    const auto found = kernels.find(order);
+    if (found != kernels.end()) return found->second;
+  }
+  sycl::kernel built = build(context, key);  // without the lock: several are built side by side
+  const std::lock_guard lock(*mutex);
+  return (*cache)[context].emplace(order, std::move(built)).first->second;
 }
 
 }  // namespace lamport

@@ -4,7 +4,10 @@
 #include <time.h>
 
 #include <algorithm>
+#include <atomic>
+#include <future>
 #include <limits>
+#include <thread>
 
 #include "csrc/sycl/kernel_args.hpp"
 
@@ -72,12 +75,30 @@ SyclCollectives::SyclCollectives(const sycl::queue& queue, const ExchangeMemory&
     throw Error("WorkspaceError", "the workspace is not open to all peers yet");
   view_ = view_of(memory);
   view_.patience = static_cast<uint64_t>(timeout_seconds / (yielding_ ? 1e-9 : kFastestPollSeconds));
+  build_needed();
+}
+
+void SyclCollectives::build_needed() {
+  std::vector<KernelKey> keys;
   for (int which = 0; which < kSyclKernels; ++which) {
     for (int format = 0; format < 3; ++format) {
       const auto id = static_cast<SyclKernel>(which);
-      if (needed(id, thresholds_[format])) kernel(id, static_cast<Format>(format));
+      if (needed(id, thresholds_[format]))
+        keys.push_back({id, static_cast<Format>(format), world_, yielding_});
     }
   }
+  // A compiler runs on one core, and a rank may use its share of the machine's.
+  const size_t threads = std::max<size_t>(1, std::thread::hardware_concurrency() / world_);
+  std::atomic<size_t> next{0};
+  const auto work = [&] {
+    for (size_t i = next++; i < keys.size(); i = next++) kernel_for(context_, keys[i]);
+  };
+  std::vector<std::future<void>> others;
+  for (size_t i = 1; i < std::min(threads, keys.size()); ++i)
+    others.push_back(std::async(std::launch::async, work));
+  work();
+  for (auto& other : others) other.get();
+  for (const KernelKey& key : keys) kernel(key.kernel, key.format);
 }
 
 bool SyclCollectives::needed(SyclKernel which, const Thresholds& limit) const {

@@ -29,9 +29,10 @@ struct ExchangeMemory {
 /// Every call throws Timeout if a kernel that has run so far gave up; then no further call may be made.
 class SyclCollectives {
  public:
-  /// On a GPU all kernels of this world size are built now, for the context of `queue`: what is built later would delay
-  /// a token, or fall into the recording of a graph. On the CPU device, where a build takes longer and nobody is in a
-  /// hurry, the fused ones are built at their first call.
+  /// On a GPU all kernels of this world size are built now, side by side, for the context of `queue`: one that is built
+  /// later would delay a token, or fall into the recording of a graph. The driver keeps what it has compiled, so that
+  /// this takes seconds once on a machine and hundredths from then on. The CPU device keeps nothing and stands in for a
+  /// GPU in tests: there the fused kernels are built at their first call.
   ///
   /// `current_queue` is asked at every call; it must be in-order and of that context. `timeout_seconds` bounds a wait.
   /// `yielding` kernels need the CPU device, see KernelKey; without a word they are used wherever they can.
@@ -62,7 +63,7 @@ class SyclCollectives {
     uint32_t resident_groups[kMaxLocal / kLanes + 1];
   };
 
-  /// At creation.
+  void build_needed();
   bool needed(SyclKernel which, const Thresholds& limit) const;
   /// Built, if it was not yet.
   Kernel& kernel(SyclKernel which, Format format);
