@@ -16,9 +16,10 @@ _STOCK = "stock"
 
 def line(row: Row) -> str:
     """One row, while the others still run."""
+    inside = "" if row["collective_ms"] is None else f", {row['collective_ms']:.3f} ms of it in collectives"
     return (
         f"{row['model']}, {row['mode']}, {row['prompt']}/{row['output']}, {row['variant']}: "
-        f"{row['decode_ms']:.2f} ms a decode token, {row['output_tokens_s']:.1f} output tokens/s"
+        f"{row['decode_ms']:.2f} ms a decode token{inside}, {row['output_tokens_s']:.1f} output tokens/s"
     )
 
 

@@ -58,8 +58,10 @@ def bring_up(
         comm = Communicator(bootstrap, device=group.device, max_bytes=max_bytes, timeout=timeout)
         mine = probe.working(comm, group.device, fusions)
         working = fusions.intersection(*(set(text.decode().split(",")) for text in _names(bootstrap, mine)))
+    except PeerProblem as error:
+        problem = str(error)
     except Exception as error:  # noqa: BLE001 - whatever it is, this rank must tell the others
-        problem = problem or str(error) or type(error).__name__
+        problem = f"rank {group.rank}: {str(error) or type(error).__name__}"
     verdict = _verdict(group, problem)
     if verdict is None and comm is not None:
         if group.rank == 0:
@@ -79,7 +81,7 @@ def bring_up(
 
 
 class PeerProblem(LamportError):
-    """Another rank cannot take part."""
+    """A rank said that it cannot take part; the text is the same on all."""
 
 
 def _exchange(bootstrap: TorchStoreBootstrap, problem: str | None) -> None:
