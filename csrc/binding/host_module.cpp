@@ -78,7 +78,7 @@ class PyHostCollectives {
 
  private:
   static Limits limits(const Layout& layout, uint64_t max_bytes) {
-    return {Limits::kCpu, 0, layout.world, max_bytes, layout.slot_bytes, layout.slice_bytes, 64};
+    return {Limits::kCpu, Limits::kAnyId, layout.world, max_bytes, layout.slot_bytes, layout.slice_bytes, 64};
   }
 
   void check(const TensorView& in, const TensorView& out) const {

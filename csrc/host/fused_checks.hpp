@@ -14,7 +14,7 @@ struct Limits {
   static constexpr int32_t kAnyId = -1;
 
   int32_t device_type;
-  int32_t device_id;  ///< or kAnyId
+  int32_t device_id;  ///< or kAnyId: there is one CPU, whose number libraries disagree on
   uint32_t world;
   uint64_t max_bytes;
   uint64_t slot_bytes;    ///< one-shot: capacity of a source rank's slot

@@ -123,7 +123,7 @@ class PySyclCollectives {
   static Limits limits(const SyclCollectives& collectives, uint64_t max_bytes, int32_t device_id) {
     const Layout& layout = collectives.layout();
     return {collectives.on_cpu() ? Limits::kCpu : Limits::kOneApi,
-            collectives.on_cpu() ? 0 : device_id,
+            collectives.on_cpu() ? Limits::kAnyId : device_id,
             layout.world,
             max_bytes,
             layout.slot_bytes,
