@@ -79,6 +79,18 @@ class GridTarget : public HostTarget<0> {
     members_.wait();  // before the memory is used again
   }
 
+  template <class Real, int N>
+  void group_share(Real (&values)[N]) const {
+    static_assert(N <= 32, "a group's memory holds that many");
+    dawdle();
+    if (item_ == 0) {
+      for (int i = 0; i < N; ++i) members_.shared[i] = values[i];
+    }
+    members_.wait();
+    for (int i = 0; i < N; ++i) values[i] = static_cast<Real>(members_.shared[i]);
+    members_.wait();
+  }
+
   // A GPU's packets of 16 bytes.
   using Packet = lamport::Packet<4>;
   static constexpr uint32_t kPacketWords = 4;
