@@ -7,12 +7,13 @@ namespace lamport {
 
 /// Raises the Python exception that `error` names.
 inline void set_error(const Error& error) {
+  if (PyErr_Occurred()) return;  // a signal, not the clock, ended the wait
   const nanobind::object type =
       nanobind::module_::import_("lamport_xpu.comm.errors").attr(error.python_class);
   const auto* timeout = dynamic_cast<const CollectiveTimeout*>(&error);
   if (timeout == nullptr) {
     PyErr_SetString(type.ptr(), error.what());
-  } else if (!PyErr_Occurred()) {  // otherwise a signal, not the clock, ended the wait
+  } else {
     PyErr_SetObject(type.ptr(),
                     type(timeout->op, timeout->peer, timeout->epoch, timeout->bytes, timeout->detail).ptr());
   }
