@@ -20,7 +20,7 @@ from tests.intel.fetch import CACHE, REPOSITORY, FetchImpossible, fetch
 
 SHIM = CACHE / "shim"
 ADAPTERS = {"v2": "1", "v1": "0"}
-TIMEOUT_S = 300
+TIMEOUT_S = 900
 _SONAME, _RENAMED = b"libze_loader.so.1\0", b"libze_loadrl.so.1\0"
 _SOURCE = """
 #include <stddef.h>

@@ -19,6 +19,7 @@ def needs_driver_and_sycl() -> None:
         pytest.skip("dpctl is not installed: pip install dpctl==0.22.1")
 
 
+@pytest.mark.timeout(900)  # the driver compiles every kernel, a minute on a quiet machine
 @pytest.mark.parametrize("cards", [1, 2])
 @pytest.mark.parametrize("adapter", list(adapters.ADAPTERS))
 def test_modules_launches_and_graphs_are_accepted(adapter: str, cards: int) -> None:
