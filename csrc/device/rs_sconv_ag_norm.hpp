@@ -327,15 +327,16 @@ LAMPORT_FN bool sconv_gather(Target& target, Lamport<Target, W>& lamport, const 
     if (sums[1] != 0) return false;
     if (args.norm_weight == nullptr) continue;
     const auto scale = rows.scale(sums[0]);
-    for (uint32_t p = first; p < rows.packets(); p += target.items()) {
-      if (Target::kKeepsFirst && p == first) {
-        LAMPORT_UNROLL
-        for (uint32_t s = 0; s < W; ++s) rows.normalise(r, s, p, kept[s], weight[s], scale);
-      } else {
-        LAMPORT_ROLLED
-        for (uint32_t s = 0; s < W; ++s) {
-          rows.normalise(r, s, p, rows.load_result(r, s, p), rows.load_weight(s, p), scale);
-        }
+    if (Target::kKeepsFirst && first < rows.packets()) {
+      LAMPORT_UNROLL
+      for (uint32_t s = 0; s < W; ++s) rows.normalise(r, s, first, kept[s], weight[s], scale);
+    }
+    // A loop of its own: inside it the kept packets would take a GPU's registers.
+    for (uint32_t p = first + (Target::kKeepsFirst ? target.items() : 0); p < rows.packets();
+         p += target.items()) {
+      LAMPORT_ROLLED
+      for (uint32_t s = 0; s < W; ++s) {
+        rows.normalise(r, s, p, rows.load_result(r, s, p), rows.load_weight(s, p), scale);
       }
     }
   }
