@@ -77,14 +77,15 @@ class SconvRows {
     return lamport::contribution<Target, T>(pair);
   }
 
-  /// Where a row's token is.
+  /// Where a row's token is. In 32 bits, which a GPU divides five times faster; the host has checked that they suffice.
   struct Token {
-    int64_t slot;
-    int64_t position;
+    int32_t slot;
+    int32_t position;
     int32_t sequence;
   };
   LAMPORT_FN Token token(uint32_t row) const {
-    return {args_.slots[row], args_.positions[row], args_.sequences[row]};
+    return {static_cast<int32_t>(args_.slots[row]), static_cast<int32_t>(args_.positions[row]),
+            args_.sequences[row]};
   }
 
   /// All that packet p of a row needs besides the reduced packet, and that memory can bring while that travels.
@@ -105,12 +106,11 @@ class SconvRows {
     const int32_t* blocks = args_.block_table + uint64_t(token.sequence) * args_.table_stride;
     LAMPORT_UNROLL
     for (int k = 0; k < kSconvWindow - 1; ++k) {
-      const int64_t source = token.position - (kSconvWindow - 1) + k;
-      if (source < 0) continue;
-      const int64_t logical = source / args_.block_size;
-      const int64_t last = static_cast<int64_t>(args_.max_blocks) - 1;
+      if (token.position < kSconvWindow - 1 - k) continue;
+      const uint32_t source = static_cast<uint32_t>(token.position) - (kSconvWindow - 1) + k;
+      const uint32_t logical = source / args_.block_size, last = args_.max_blocks - 1;
       const int32_t block = blocks[logical < last ? logical : last];
-      found.past[k] = move_cached<false>(place(block, source % args_.block_size), p, Packet{});
+      found.past[k] = move_cached<false>(place(block, source - logical * args_.block_size), p, Packet{});
     }
     return found;
   }
@@ -121,7 +121,8 @@ class SconvRows {
                              const Packet& reduced, const Operands& operands) const {
     Packet skip{};  // of padding: zero
     if (token.slot >= 0) {
-      move_cached<true>(place(token.slot / args_.block_size, token.slot % args_.block_size), p, reduced);
+      const uint32_t slot = static_cast<uint32_t>(token.slot), block = slot / args_.block_size;
+      move_cached<true>(place(block, slot - block * args_.block_size), p, reduced);
       skip = convolution(token.position, reduced, operands);
     }
     auto h = widen<T, Half>(operands.residual);
@@ -171,7 +172,7 @@ class SconvRows {
   }
 
   /// (c + r) rounded.
-  LAMPORT_FN Packet convolution(int64_t position, const Packet& reduced, const Operands& operands) const {
+  LAMPORT_FN Packet convolution(int32_t position, const Packet& reduced, const Operands& operands) const {
     Elements weight[kSconvWindow];
     LAMPORT_UNROLL
     for (int k = 0; k < kSconvWindow; ++k) {
@@ -207,19 +208,25 @@ class SconvRows {
       target_.store_tensor(at, 0, left, packet);
       return packet;
     }
-    // A word at a time, so that a GPU needs no array in memory.
+    return move_split<kStore>(token, first, head, args_.head_stride, args_.shard_bytes, packet);
+  }
+
+  /// A packet that may lie in several heads: a word at a time, so that a GPU needs no array in memory.
+  template <bool kStore>
+  LAMPORT_COLD static Packet move_split(char* token, uint32_t first, uint32_t head, uint64_t head_stride,
+                                        uint32_t shard_bytes, Packet packet) {
     uint32_t words[Target::kPacketWords] = {};
     if constexpr (kStore) __builtin_memcpy(words, &packet, kPacketBytes);
-    char* at = token + first / head * args_.head_stride + first % head;
+    char* at = token + first / head * head_stride + first % head;
     uint32_t left_in_head = head - first % head;
     LAMPORT_UNROLL
     for (uint32_t i = 0; i < kPacketBytes; i += T::kBytes) {
-      if (first + i < args_.shard_bytes) {
+      if (first + i < shard_bytes) {
         move_element<kStore>(at, words[i / 4], 8 * (i % 4));
         at += T::kBytes;
         left_in_head -= T::kBytes;
         if (left_in_head == 0) {
-          at += args_.head_stride - head;
+          at += head_stride - head;
           left_in_head = head;
         }
       }
@@ -320,12 +327,16 @@ LAMPORT_FN bool sconv_gather(Target& target, Lamport<Target, W>& lamport, const 
     if (sums[1] != 0) return false;
     if (args.norm_weight == nullptr) continue;
     const auto scale = rows.scale(sums[0]);
-    for (uint32_t p = first; p < rows.packets(); p += target.items()) {
+    if (Target::kKeepsFirst && first < rows.packets()) {
       LAMPORT_UNROLL
+      for (uint32_t s = 0; s < W; ++s) rows.normalise(r, s, first, kept[s], weight[s], scale);
+    }
+    // A loop of its own: inside it the kept packets would take a GPU's registers.
+    for (uint32_t p = first + (Target::kKeepsFirst ? target.items() : 0); p < rows.packets();
+         p += target.items()) {
+      LAMPORT_ROLLED
       for (uint32_t s = 0; s < W; ++s) {
-        const bool here = Target::kKeepsFirst && p == first;
-        rows.normalise(r, s, p, here ? kept[s] : rows.load_result(r, s, p),
-                       here ? weight[s] : rows.load_weight(s, p), scale);
+        rows.normalise(r, s, p, rows.load_result(r, s, p), rows.load_weight(s, p), scale);
       }
     }
   }
