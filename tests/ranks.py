@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -70,6 +71,9 @@ def run_processes(world: int, main: Callable[[int], Any], seconds: float = 120) 
 
 def _child(main: Callable[[int], Any], rank: int, pipe: Connection) -> None:
     try:
+        if "torch" in sys.modules:
+            # Threads of the parent's OpenMP do not survive a fork, and the first parallel operation waits for them.
+            sys.modules["torch"].set_num_threads(1)
         outcome = (True, main(rank))
     except BaseException:  # noqa: BLE001 - reported to the parent, which fails the test
         outcome = (False, traceback.format_exc())
