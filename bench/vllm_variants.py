@@ -64,9 +64,11 @@ class Engine:
 
     def _answer(self, seconds: float) -> Any:
         pipe: Connection = self._pipe
+        deadline = time.monotonic() + seconds
         try:
-            if pipe.poll(seconds):
-                return pipe.recv()
+            while time.monotonic() < deadline and (self._process.is_alive() or pipe.poll()):
+                if pipe.poll(1):
+                    return pipe.recv()
         except EOFError:
             pass
         raise RuntimeError(f"vLLM with {self.variant.name} collectives died or gave no answer within {seconds:g} s")

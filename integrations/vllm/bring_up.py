@@ -39,14 +39,13 @@ class Group:
 
 
 def bring_up(
-    group: Group, declined: str | None, max_bytes: int, timeout: float, fusions: frozenset[str]
+    group: Group, declined: str | None, timeout: float, fusions: frozenset[str]
 ) -> tuple[Communicator, frozenset[str]] | None:
     """The communicator and the fusions that work on all ranks, or None if all ranks keep the stock one.
 
     Args:
         group: this rank's group.
         declined: why this rank will not take part, if so.
-        max_bytes: largest tensor.
         timeout: seconds a collective may wait for a rank.
         fusions: names in settings.FUSIONS to use where they work.
     """
@@ -55,7 +54,7 @@ def bring_up(
     comm, working, problem = None, fusions, declined
     try:
         _exchange(bootstrap, problem)
-        comm = Communicator(bootstrap, device=group.device, max_bytes=max_bytes, timeout=timeout)
+        comm = Communicator(bootstrap, device=group.device, timeout=timeout)
         mine = probe.working(comm, group.device, fusions)
         working = fusions.intersection(*(set(text.decode().split(",")) for text in _names(bootstrap, mine)))
     except PeerProblem as error:
@@ -64,15 +63,6 @@ def bring_up(
         problem = f"rank {group.rank}: {str(error) or type(error).__name__}"
     verdict = _verdict(group, problem)
     if verdict is None and comm is not None:
-        if group.rank == 0:
-            logger.info(
-                "lamport-xpu: on for %s: %d ranks on %s, tensors up to %d bytes, fusions: %s",
-                group.name,
-                world_size,
-                group.device,
-                max_bytes,
-                ", ".join(sorted(working)) or "none",
-            )
         return comm, working
     if comm is not None:
         comm.close()

@@ -8,6 +8,7 @@ custom operator demands; the stock CPU all-reduce works in place and gets a copy
 from __future__ import annotations
 
 import contextlib
+import logging
 from typing import Any
 
 import torch
@@ -17,13 +18,15 @@ from vllm.config import get_current_vllm_config_or_none
 from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
 from vllm.distributed.device_communicators.xpu_communicator import XpuCommunicator
 
-from lamport_xpu.comm.communicator import Communicator
+from lamport_xpu.comm.communicator import DEFAULT_MAX_BYTES, Communicator
 from lamport_xpu.comm.fused import MAX_QK_TOKENS
 from lamport_xpu.integrations.vllm import ops as ops  # compiled graphs name its operators
 from lamport_xpu.integrations.vllm import qk_norm, settings, unsupported
 from lamport_xpu.integrations.vllm.bring_up import Group, bring_up
 from lamport_xpu.integrations.vllm.counters import HERE, Counters
 from lamport_xpu.integrations.vllm.fallback_norm import fused_add_rms_norm
+
+logger = logging.getLogger("vllm.lamport_xpu")
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
@@ -56,16 +59,24 @@ class LamportCommunicator:
         declined = "vLLM gave no configuration" if config is None else unsupported.unsupported(config)
         if config is not None and config.model_config is not None:
             hidden = config.model_config.get_hidden_size()
-            self.max_bytes = unsupported.decode_tokens(config) * hidden * config.model_config.dtype.itemsize
+            decode = unsupported.decode_tokens(config) * hidden * config.model_config.dtype.itemsize
+            self.max_bytes = min(decode, DEFAULT_MAX_BYTES)
         elif declined is None:
             declined = "vLLM gave no model configuration"
         group = Group(name, rank, ranks, self.device.type, _get_default_store())  # type: ignore[attr-defined]
-        started = bring_up(
-            group, declined, self.max_bytes, float(envs.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS), settings.fusions()
-        )
+        started = bring_up(group, declined, float(envs.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS), settings.fusions())
         if started is not None:
             self.lamport, self.fusions = started
             self.ca_comm = self
+            if rank == 0:
+                logger.info(
+                    "lamport-xpu: on for %s: %d ranks on %s, tensors up to %d bytes, fusions: %s",
+                    name,
+                    len(ranks),
+                    group.device,
+                    self.max_bytes,
+                    ", ".join(sorted(self.fusions)) or "none",
+                )
             self.counters.report_at_exit(f"rank {rank} of {len(ranks)}, {name}")
             if "qk_norm" in self.fusions:
                 qk_norm.install()
@@ -119,6 +130,8 @@ class LamportCommunicator:
             reason = f"dtypes {qkv.dtype} and {q_weight.dtype}"
         elif qkv.stride(1) != 1 or qkv.shape[1] != q_size + 2 * kv_size:
             reason = "layout"
+        elif qkv.nbytes > DEFAULT_MAX_BYTES:
+            reason = f"larger than {DEFAULT_MAX_BYTES} bytes"
         self.counters.calls["qk_rms_norm", reason or HERE] += 1
         if reason is not None:
             return None

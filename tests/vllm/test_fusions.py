@@ -35,12 +35,23 @@ def _steps() -> list[list[Any]]:
         ["reference", *one_token],
         ["", "rpc", "test_swap_all_reduce", "no_sum"],
         ["wrong", *one_token],
+        ["", "rpc", "test_swap_all_reduce", ""],
+        ["", "rpc", "test_set_fusions", ["add_norm", "qk_norm", "shared"]],
+        ["", "rpc", "test_counts"],
+        ["long", "generate", 1, [list(range(100, 400))]],
+        ["long counts", "rpc", "test_counts"],
     ]
 
 
 def _run(folder: Path, model: Path, tp: int, **options: Any) -> dict[str, Any]:
     found = scenario.run(
-        _steps(), folder, env={"LAMPORT_VLLM": "1"}, model=str(model), tensor_parallel_size=tp, **options
+        _steps(),
+        folder,
+        env={"LAMPORT_VLLM": "1"},
+        model=str(model),
+        tensor_parallel_size=tp,
+        max_num_batched_tokens=512,
+        **options,
     )
     assert "results" in found, found["log"]
     return {"tp": tp, **found["results"]}
@@ -98,6 +109,17 @@ def test_comparison_sees_a_wrong_sum(engine: dict[str, Any]) -> None:
     assert same < len(PROMPTS) // 2 or distance > 0.5
 
 
+def test_prefill_takes_vllms_way(engine: dict[str, Any]) -> None:
+    """300 tokens: a prefill as large as here has a graph without our operators; what is small anyway stays with us."""
+    if engine["model"] == "minimax":
+        small, layers = {"qk_rms_norm lamport": 2}, 2
+    else:
+        small, layers = {}, 3
+    size = 64 * 256 * (2 if engine["model"] == "minimax" else 4)
+    expected = {**small, f"all_reduce larger than {size} bytes": 2 * layers + 1}
+    assert engine["long counts"] == [expected] * engine["tp"]
+
+
 def _agreement(left: list[Any], right: list[Any]) -> tuple[int, float]:
     """How many prompts agree on the next token, and the largest difference of its log probability among them."""
     pairs = [(a[0], b[0]) for a, b in zip(left, right, strict=True) if a[0][0] == b[0][0]]
@@ -109,6 +131,7 @@ def test_qk_norm_needs_no_compiler(minimax: Path, tmp_path: Path) -> None:
     engine = _run(tmp_path, minimax, 4, enforce_eager=True)
     assert engine["counts"] == [{"qk_rms_norm lamport": 4, "all_reduce lamport": 9}] * 4
     assert engine["unfused counts"] == [{"qk_rms_norm switched off": 4, "all_reduce lamport": 13}] * 4
+    assert engine["long counts"] == [{"qk_rms_norm lamport": 4, "all_reduce larger than 32768 bytes": 9}] * 4
     assert engine["unfused"] == engine["reference"]
     same, distance = _agreement(engine["fused"], engine["reference"])
     assert same >= len(PROMPTS) - 2

@@ -153,7 +153,7 @@ def test_unknown_fusion_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 def _bring_up(rank: int, world: int, meeting: Path, declined: str | None = None, timeout: float = 20.0) -> Any:
     store = dist.FileStore(str(meeting), world)  # type: ignore[attr-defined]
     group = bring_up.Group("tp:0", rank, list(range(world)), "cpu", store)
-    started = bring_up.bring_up(group, declined, 1 << 16, timeout, frozenset(settings.FUSIONS))
+    started = bring_up.bring_up(group, declined, timeout, frozenset(settings.FUSIONS))
     if started is None:
         return None
     comm, fusions = started
