@@ -171,7 +171,11 @@ class Plan:
             "tensor_parallel_size": self.tp,
             "enforce_eager": self.eager,
             "max_model_len": longest + 16,
-            **({"max_num_seqs": 16, "kv_cache_memory_bytes": 128 << 20} if self.side_by_side else {}),
+            **(
+                {"max_num_seqs": 16, "max_num_batched_tokens": 128, "kv_cache_memory_bytes": 128 << 20}
+                if self.side_by_side
+                else {}
+            ),
         }
 
     def _log(self, variant: Variant) -> Path:
