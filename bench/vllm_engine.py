@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import statistics
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
+
+_ROUTING_ROUNDS = 50
+_ROUTING_CALLS = 200
 
 
 def serve(pipe: Connection, env: dict[str, str], llm: dict[str, Any], shims: bool, log: str) -> None:
@@ -67,6 +71,26 @@ class TimingExtension:
     def bench_inside_collectives(self) -> tuple[float, int]:
         """Seconds and calls since the last question."""
         return self._inside.take()
+
+    def bench_routing(self) -> float:
+        """Seconds that the adapter adds to Communicator.all_reduce of one token's hidden state: medians of many rounds
+        of each, in turn. All ranks call it alike, before `bench_time_collectives`.
+        """
+        import torch
+
+        config = self.model_config  # type: ignore[attr-defined]
+        x = torch.zeros(1, config.get_hidden_size(), dtype=config.dtype)
+        communicator = _communicator()
+        ways = (communicator.all_reduce, communicator.lamport.all_reduce)
+        times: tuple[list[float], ...] = ([], [])
+        for _ in range(_ROUTING_ROUNDS):
+            for way, taken in zip(ways, times, strict=True):
+                start = time.perf_counter()
+                for _ in range(_ROUTING_CALLS):
+                    way(x)
+                taken.append((time.perf_counter() - start) / _ROUTING_CALLS)
+        adapter, bare = map(statistics.median, times)
+        return adapter - bare
 
 
 class _Inside:

@@ -17,9 +17,10 @@ _STOCK = "stock"
 def line(row: Row) -> str:
     """One row, while the others still run."""
     inside = "" if row["collective_ms"] is None else f", {row['collective_ms']:.3f} ms of it in collectives"
+    routing = "" if row["routing_us"] is None else f", {row['routing_us']:.2f} us of adapter a call"
     return (
         f"{row['model']}, {row['mode']}, {row['prompt']}/{row['output']}, {row['variant']}: "
-        f"{row['decode_ms']:.2f} ms a decode token{inside}, {row['output_tokens_s']:.1f} output tokens/s"
+        f"{row['decode_ms']:.2f} ms a decode token{inside}{routing}, {row['output_tokens_s']:.1f} output tokens/s"
     )
 
 
@@ -37,7 +38,9 @@ def show(machine: Row, rows: Sequence[Row]) -> None:
 
 
 def _table(title: str, rows: Sequence[Row]) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, title=title, title_justify="left")
+    table = Table(
+        box=SIMPLE_HEAD, pad_edge=False, show_edge=False, title=title, title_justify="left", caption_justify="left"
+    )
     table.add_column("in/out")
     table.add_column("collectives of")
     headings = (
@@ -45,6 +48,8 @@ def _table(title: str, rows: Sequence[Row]) -> Table:
     )  # fmt: skip
     for name in headings:
         table.add_column(name, justify="right")
+    for routing in (row["routing_us"] for row in rows if row["routing_us"] is not None):
+        table.caption = f"the adapter adds {routing:.2f} us to Communicator.all_reduce"
     stock = {(row["prompt"], row["output"]): row["decode_ms"] for row in rows if row["variant"] == _STOCK}
     for row in rows:
         inside, decode = row["collective_ms"], row["decode_ms"]

@@ -128,6 +128,7 @@ class Plan:
             name = engine.variant.name
             decode = sorted((whole - first) / (output - 1) for first, whole in times[name])
             whole = statistics.median(whole for _, whole in times[name])
+            routing = self._routing(engine)
             inside = self._inside(engine, prompt, output)
             # Fusing changes the rounding, after which greedy tokens may part.
             exact = engine.variant is not FUSED and reference is not None and self.tp == 2
@@ -145,8 +146,15 @@ class Plan:
                 "common_tokens": _common(tokens[name], reference) if reference is not None else None,
                 "tokens": tokens[name],
                 "rounds": self.rounds,
+                "routing_us": routing,
                 **inside,
             }
+
+    def _routing(self, engine: Engine) -> float | None:
+        """Microseconds that the adapter adds to one all-reduce, mean of the ranks."""
+        if not self.side_by_side or engine.variant is not ADAPTER:
+            return None  # on a GPU calls return early
+        return 1e6 * statistics.mean(engine.ask("rpc", "bench_routing"))
 
     def _inside(self, engine: Engine, prompt: int, output: int) -> Row:
         """Time and calls inside collectives for a token, mean of the ranks; a run of its own, as this costs time."""

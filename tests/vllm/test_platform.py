@@ -286,25 +286,3 @@ def test_xpu_platform_names_our_communicator(monkeypatch: pytest.MonkeyPatch) ->
 
     assert LamportXpuPlatform._enum == PlatformEnum.XPU
     assert LamportXpuPlatform.get_device_communicator_cls().endswith(".LamportXpuCommunicator")
-
-
-def test_routing_costs_microseconds() -> None:
-    """Python between vLLM and Communicator.all_reduce: the best of many rounds, which other work cannot slow down."""
-    from lamport_xpu.integrations.vllm.communicator import LamportCpuCommunicator
-    from lamport_xpu.integrations.vllm.counters import Counters
-
-    x = torch.zeros(8, 64, dtype=torch.float16)
-    ours = object.__new__(LamportCpuCommunicator)
-    ours.lamport, ours.counters, ours.max_bytes = SimpleNamespace(all_reduce=lambda x: x), Counters(), 1 << 20
-
-    def best(function: Callable[[torch.Tensor], Any]) -> float:
-        times = []
-        for _ in range(50):
-            start = time.perf_counter()
-            for _ in range(200):
-                function(x)
-            times.append((time.perf_counter() - start) / 200)
-        return min(times)
-
-    assert best(ours.all_reduce) - best(ours.lamport.all_reduce) < 5e-6
-    assert ours.counters.calls == {("all_reduce", "lamport"): 50 * 200}
