@@ -21,7 +21,10 @@ def serve(pipe: Connection, env: dict[str, str], llm: dict[str, Any], shims: boo
         llm: arguments of vllm.LLM.
         shims: the CPU shims for INT4 models; one core for each rank.
         log: file for all output.
+
+    The process leads a group of its own, in which all of vLLM's are.
     """
+    os.setpgrp()
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -49,6 +52,8 @@ def serve(pipe: Connection, env: dict[str, str], llm: dict[str, Any], shims: boo
         start = time.perf_counter()
         (result,) = engine.generate([prompt], sampling, use_tqdm=False)
         pipe.send((time.perf_counter() - start, list(result.outputs[0].token_ids)))
+    # At the end of a multiprocessing child nothing else would.
+    engine.llm_engine.engine_core.shutdown()
 
 
 class TimingExtension:

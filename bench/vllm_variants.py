@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
+import os
+import signal
 import statistics
 import time
 from collections.abc import Iterator
@@ -58,9 +61,10 @@ class Engine:
         if self._process.is_alive():
             self._pipe.send(("close",))
         self._process.join(60)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
+        assert self._process.pid is not None, "it was started"
+        with contextlib.suppress(ProcessLookupError):  # which is what it should find
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.join()
 
     def _answer(self, seconds: float) -> Any:
         pipe: Connection = self._pipe
