@@ -255,12 +255,11 @@ class ShortConv:
             return without_empty(from_float32(to_float32(residual, dtype) + skip, dtype))
 
     def _sums(self, rows: Array) -> Array:
-        """As sum_of_squares, but a packet of each rank's shard after the other."""
+        """As sum_of_squares, but every rank's shard begins with a packet of its own."""
         dtype, (tokens, hidden) = self._dtype, rows.shape
         shard = hidden // self._world
         per_packet = 64 // rows.dtype.itemsize
         packets = -(-shard // per_packet)
         padded = np.zeros((tokens, self._world, packets * per_packet), np.float32)
         padded[:, :, :shard] = to_float32(rows.reshape(-1), dtype).reshape(tokens, self._world, shard)
-        interleaved = padded.reshape(tokens, self._world, packets, per_packet).swapaxes(1, 2)
-        return sum_of_squares(np.ascontiguousarray(interleaved).reshape(tokens, -1), dtype)
+        return sum_of_squares(padded.reshape(tokens, -1), dtype)

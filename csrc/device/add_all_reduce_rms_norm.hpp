@@ -36,13 +36,22 @@ class NormRows {
   LAMPORT_FN uint32_t packets() const { return packets_; }
   LAMPORT_FN bool real(uint64_t row) const { return row < args_.tokens; }
 
-  /// Starts to fetch this item's first packet of a row, the next that `take` and `finish` are called for.
+  /// Starts to fetch all that this item's first packet of the group's first row needs: under way before anything waits.
+  LAMPORT_FN void begin() {
+    if constexpr (Target::kKeepsFirst) {
+      if (real(target_.group())) in_ = fetched(target_.group(), target_.item());
+      expect(target_.group());
+    }
+  }
+  /// What this rank adds to that packet, before it is published.
+  LAMPORT_FN void settle() {
+    if constexpr (Target::kKeepsFirst) mine_ = contribution(in_);
+  }
+  /// Starts to fetch the residual of this item's first packet of a row, the next that `take` and `finish` are called for.
   LAMPORT_FN void expect(uint64_t row) {
     if constexpr (Target::kKeepsFirst) {
-      if (!real(row)) return;
       row_ = row;
-      in_ = fetched(row, target_.item());
-      residual_ = load(args_.residual, row, target_.item());
+      if (real(row)) residual_ = load(args_.residual, row, target_.item());
     }
   }
 
@@ -54,8 +63,7 @@ class NormRows {
   LAMPORT_FN Packet contribution(uint64_t row, uint32_t p) const {
     if (!real(row)) return Packet{};
     if constexpr (Target::kKeepsFirst) {
-      const Pair<Packet> pair = kept(row, p) ? in_ : fetched(row, p);
-      return args_.shared == nullptr ? without_empty(pair.in) : summed(pair);
+      return row == target_.group() && p == target_.item() ? mine_ : contribution(fetched(row, p));
     } else {
       return args_.shared == nullptr ? without_empty(load(args_.in, row, p)) : load(args_.normed, row, p);
     }
@@ -89,6 +97,7 @@ class NormRows {
   /// Both results, from a row's sum of squares. An item reads back what it wrote itself.
   LAMPORT_FN void finish(uint64_t row, Real<Target, T> sum) const {
     const auto scale = rms_scale(target_, sum, args_.full, args_.eps);
+    LAMPORT_ROLLED
     for (uint32_t p = target_.item(); p < packets_; p += target_.items()) {
       if (Target::kKeepsFirst && kept(row, p)) {
         finish(row, p, x_, scale, weight_);
@@ -109,6 +118,9 @@ class NormRows {
   LAMPORT_FN Pair<Packet> fetched(uint64_t row, uint32_t p) const {
     return {load(args_.in, row, p), args_.shared == nullptr ? Packet{} : load(args_.shared, row, p)};
   }
+  LAMPORT_FN Packet contribution(const Pair<Packet>& pair) const {
+    return args_.shared == nullptr ? without_empty(pair.in) : summed(pair);
+  }
   LAMPORT_FN static Packet summed(const Pair<Packet>& pair) { return lamport::contribution<Target, T>(pair); }
   LAMPORT_FN Wide with_residual(uint64_t row, uint32_t p, const Packet& reduced) const {
     auto x = widen<T, Half>(reduced);
@@ -126,9 +138,9 @@ class NormRows {
   Target& target_;
   const AddNormArgs& args_;
   const uint32_t packets_;
-  uint64_t row_ = ~uint64_t{0};  // whose first packet is kept
+  uint64_t row_ = ~uint64_t{0};  // of which residual_ and x_ are
   Pair<Packet> in_{};
-  Packet residual_{}, weight_{};
+  Packet mine_{}, residual_{}, weight_{};
   Wide x_{};
 };
 
@@ -143,7 +155,10 @@ LAMPORT_FN bool add_norm_chunk(Target& target, Lamport<Target, W>& lamport, Norm
       for (uint32_t p = target.item(); p < rows.packets(); p += target.items()) rows.prepare(base + r, p);
     }
   }
+  if (base == 0) rows.settle();
+  LAMPORT_ROLLED
   for (uint32_t r = target.group(); r < length; r += target.groups()) {
+    LAMPORT_ROLLED
     for (uint32_t p = target.item(); p < rows.packets(); p += target.items()) {
       lamport.publish(generation + lamport.rank() * stride + (r * rows.packets() + p) * Target::kPacketWords,
                       rows.contribution(base + r, p));
@@ -151,10 +166,12 @@ LAMPORT_FN bool add_norm_chunk(Target& target, Lamport<Target, W>& lamport, Norm
   }
   if (base == 0) lamport.sign();
   lamport.watch(generation, stride, length * rows.packets() - 1);
+  LAMPORT_ROLLED
   for (uint32_t r = target.group(); r < length; r += target.groups()) {
     if (r != target.group() || base != 0) rows.expect(base + r);
     TargetSquares<Target, T> squares{};
     bool came = true;
+    LAMPORT_ROLLED
     for (uint32_t p = target.item(); came && p < rows.packets(); p += target.items()) {
       Packet all[W];
       came = lamport.collect(generation + (r * rows.packets() + p) * Target::kPacketWords, stride,
@@ -172,7 +189,7 @@ LAMPORT_FN bool add_norm_chunk(Target& target, Lamport<Target, W>& lamport, Norm
 template <class Target, class T, int W>
 LAMPORT_FN void add_all_reduce_rms_norm(Target& target, const WorkspaceView& ws, const AddNormArgs& args) {
   NormRows<Target, T> rows(target, args);
-  rows.expect(target.group());  // under way before the epoch is needed
+  rows.begin();
   if constexpr (W == 1) {
     for (uint64_t r = target.group(); r < args.tokens; r += target.groups()) {
       if (r != target.group()) rows.expect(r);

@@ -29,11 +29,13 @@ LAMPORT_FN bool one_shot_chunk(Target& target, Lamport<Target, W>& lamport, cons
       prepare<T>(target, args, base + p);
     }
   }
+  LAMPORT_ROLLED
   for (uint32_t p = first; p < length; p += target.step()) {
     lamport.publish(mine + p * Target::kPacketWords, load(p));
   }
   if (chunk == 0) lamport.sign();
   lamport.watch(generation, stride, length - 1);
+  LAMPORT_ROLLED
   for (uint32_t p = first; p < length; p += target.step()) {
     Packet all[W];
     if (!lamport.collect(generation + p * Target::kPacketWords, stride, load(p), all)) return false;

@@ -69,6 +69,12 @@ class Lamport {
     target_.store_peer(ws_.peer[i] + offset, packet);
   }
 
+  /// To every rank, this one included: for who collects it without asking whose it is.
+  LAMPORT_FN void publish_to_all(uint32_t offset, const Packet& packet) {
+    publish(offset, packet);
+    target_.store_peer(ws_.own + offset, packet);
+  }
+
   /// A hint that this will be published soon; see Target::will_publish.
   LAMPORT_FN void will_publish(uint32_t offset) const {
     LAMPORT_UNROLL
@@ -89,23 +95,8 @@ class Lamport {
   /// Waits for one packet of each source, `stride` words apart from `offset` on, this rank's own contribution
   /// being `mine`, and re-arms what it read. False if patience ran out: nothing in `all` counts.
   LAMPORT_FN bool collect(uint32_t offset, uint32_t stride, const Packet& mine, Packet (&all)[W]) {
-    uint32_t* slot = ws_.own + offset;
-    typename Target::Patience patience(target_, ws_);
-    Packet got[W - 1];  // by ascending source: with no branch between the loads their latencies overlap
-    for (;;) {          // step: poll
-      LAMPORT_UNROLL
-      for (uint32_t i = 0; i < W - 1; ++i) got[i] = target_.load_own(slot + source(i) * stride);
-      bool missing = false;
-      LAMPORT_UNROLL
-      for (uint32_t i = 0; i < W - 1; ++i) missing |= has_empty(got[i]);
-      if (!missing) break;
-      if (!patience.wait()) {
-        target_.give_up(ws_.status, late(got), epoch_);
-        return false;
-      }
-    }
-    LAMPORT_UNROLL
-    for (uint32_t i = 0; i < W - 1; ++i) target_.restore_own(slot + source(i) * stride);  // step: restore
+    Packet got[W - 1];  // by ascending source
+    if (!take(offset, stride, got, [&](uint32_t i) { return i + (i >= ws_.rank); })) return false;
     LAMPORT_UNROLL
     for (uint32_t s = 0; s < W; ++s) {
       all[s] = mine;
@@ -113,6 +104,14 @@ class Lamport {
       if (s > 0 && s > ws_.rank) all[s] = got[s - 1];
     }
     return true;
+  }
+
+  /// The same for the packet of one `source` alone, which may be this rank (see publish_to_all).
+  LAMPORT_FN bool collect_from(uint32_t source, uint32_t offset, uint32_t stride, Packet& packet) {
+    Packet got[1];
+    const bool came = take(offset, stride, got, [&](uint32_t) { return source; });
+    packet = got[0];
+    return came;
   }
 
   /// step: fence
@@ -130,17 +129,31 @@ class Lamport {
   }
 
  private:
-  /// The i-th other rank, upwards.
-  LAMPORT_FN uint32_t source(uint32_t i) const { return i + (i >= ws_.rank); }
-
-  /// 1 + a rank whose packet is incomplete; 0 if there is none.
-  LAMPORT_FN uint32_t late(const Packet (&got)[W - 1]) const {
-    uint32_t rank = 0;
-    LAMPORT_UNROLL
-    for (uint32_t i = 0; i < W - 1; ++i) {
-      if (has_empty(got[i])) rank = source(i) + 1;
+  /// Polls until got[i], the packet of rank source(i), is complete for all i, and re-arms them.
+  template <int N, class Source>
+  LAMPORT_FN bool take(uint32_t offset, uint32_t stride, Packet (&got)[N], const Source& source) {
+    uint32_t* slot = ws_.own + offset;
+    typename Target::Patience patience(target_, ws_);
+    for (;;) {  // step: poll
+      LAMPORT_UNROLL
+      for (uint32_t i = 0; i < N; ++i) got[i] = target_.load_own(slot + source(i) * stride);
+      bool missing = false;  // with no branch between the loads their latencies overlap
+      LAMPORT_UNROLL
+      for (uint32_t i = 0; i < N; ++i) missing |= has_empty(got[i]);
+      if (!missing) break;
+      if (!patience.wait()) {
+        uint32_t late = 0;  // 1 + a rank whose packet is incomplete
+        LAMPORT_UNROLL
+        for (uint32_t i = 0; i < N; ++i) {
+          if (has_empty(got[i])) late = source(i) + 1;
+        }
+        target_.give_up(ws_.status, late, epoch_);
+        return false;
+      }
     }
-    return rank;
+    LAMPORT_UNROLL
+    for (uint32_t i = 0; i < N; ++i) target_.restore_own(slot + source(i) * stride);  // step: restore
+    return true;
   }
 
   Target& target_;

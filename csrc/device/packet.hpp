@@ -15,8 +15,8 @@
 #define LAMPORT_COLD LAMPORT_FN
 #endif
 
-// LAMPORT_ROLLED keeps the chunk loop whole: peeling off its first round, which has no fence, doubles a
-// kernel.
+// LAMPORT_ROLLED keeps a loop as it is: code that runs once a call costs its fetching, and a GPU's item mostly has one
+// packet. (Peeling off the first of the chunks, which has no fence, doubled a kernel; four packets a round did so again.)
 #if defined(__clang__) || defined(__CUDACC__)
 #define LAMPORT_ROLLED _Pragma("unroll 1")
 #else
@@ -142,26 +142,56 @@ LAMPORT_FN Floats<T, Words> widen(const Packet<Words>& packet) {
   return out;
 }
 
-/// Rounds once to T (nearest even).
 template <class T, class Half, int Words>
-LAMPORT_FN Packet<Words> rounded(const Floats<T, Words>& in) {
-  Packet<Words> out;
-  LAMPORT_UNROLL
-  for (int i = 0; i < Words; ++i) {
-    if constexpr (T::kPerWord == 1) {
-      out.w[i] = element_from_float<T, Half>(in.v[i]);
-    } else {
-      out.w[i] = element_from_float<T, Half>(in.v[2 * i]) | element_from_float<T, Half>(in.v[2 * i + 1])
-                                                                << 16;
-    }
-  }
-  return out;
-}
+LAMPORT_FN Packet<Words> rounded(const Floats<T, Words>& in);
 
 /// Rounds sums of a few elements of T, where it does not matter which NaN a NaN becomes: a value on its way.
 template <class T, class Half, int Words>
 LAMPORT_FN Packet<Words> rounded_any_nan(const Floats<T, Words>& in) {
-  return rounded<T, Half>(in);
+  if constexpr (T::kPerWord == 2 && Half::kInPairs) {
+    Packet<Words> out;
+    LAMPORT_UNROLL
+    for (int i = 0; i < Words; ++i) out.w[i] = Half::template word<T>(in.v[2 * i], in.v[2 * i + 1]);
+    return out;
+  } else {
+    return rounded<T, Half>(in);
+  }
+}
+
+/// A 16-bit packet in which every NaN is the type's canonical one.
+template <class T, int Words>
+LAMPORT_COLD Packet<Words> canonical_nans(Packet<Words> packet) {
+  constexpr uint32_t infinity = T::kFormat == Format::bf16 ? 0x7f80u : 0x7c00u;
+  constexpr uint32_t quiet = T::kFormat == Format::bf16 ? 0x7fc0u : 0x7e00u;
+  for (int i = 0; i < Words; ++i) {
+    for (int shift = 0; shift < 32; shift += 16) {
+      if ((packet.w[i] >> shift & 0x7fffu) > infinity) {
+        packet.w[i] = (packet.w[i] & ~(0xffffu << shift)) | quiet << shift;
+      }
+    }
+  }
+  return packet;
+}
+
+/// Rounds once to T (nearest even).
+template <class T, class Half, int Words>
+LAMPORT_FN Packet<Words> rounded(const Floats<T, Words>& in) {
+  Packet<Words> out;
+  if constexpr (T::kPerWord == 2 && Half::kInPairs) {
+    out = rounded_any_nan<T, Half>(in);
+    if (Half::template any_nan<T>(out)) out = canonical_nans<T>(out);  // rare: one question a packet
+  } else {
+    LAMPORT_UNROLL
+    for (int i = 0; i < Words; ++i) {
+      if constexpr (T::kPerWord == 1) {
+        out.w[i] = element_from_float<T, Half>(in.v[i]);
+      } else {
+        out.w[i] = element_from_float<T, Half>(in.v[2 * i]) | element_from_float<T, Half>(in.v[2 * i + 1])
+                                                                  << 16;
+      }
+    }
+  }
+  return out;
 }
 
 /// Rounds once to T and makes the result publishable.
@@ -172,6 +202,7 @@ LAMPORT_FN Packet<Words> narrow(const Floats<T, Words>& in) {
 
 /// fp16 in integer and fp32 arithmetic, for targets without a conversion instruction.
 struct SoftHalf {
+  static constexpr bool kInPairs = false;
   LAMPORT_FN static float to_float(uint16_t half) {
     const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
     const uint32_t magnitude = static_cast<uint32_t>(half & 0x7fffu) << 13;

@@ -26,6 +26,8 @@ class QkBlocks {
   /// That share a packet, and so a work-group. On a GPU another group costs nothing, and a longer one time.
   static constexpr int kTokens = Target::kKeepsFirst ? 1 : Target::kPacketWords / 2;
   static constexpr int kSums = 2 * kTokens;
+  /// What item 0 tells the others: a scale for each sum, and whether a rank did not come.
+  static constexpr int kShared = kSums + 1;
   using Packet = typename Target::Packet;
   using Half = typename Target::Half;
   using Real = lamport::Real<Target, T>;
@@ -62,18 +64,25 @@ class QkBlocks {
     for (int i = 0; i < kSums; ++i) rounded_sums[i] = static_cast<float>(sums[i]);
   }
 
-  /// Of the block that was summed last. `sums`: of all ranks.
-  LAMPORT_FN void scale(uint64_t block, const Real (&sums)[kSums]) const {
+  /// Of a block's sums over all ranks.
+  LAMPORT_FN void scales(const Real (&sums)[kSums], Real (&scales)[kShared]) const {
+    LAMPORT_UNROLL
+    for (int i = 0; i < kSums; ++i) {
+      scales[i] = rms_scale(target_, sums[i], i % 2 == 0 ? args_.q_full : args_.k_full, args_.eps);
+    }
+  }
+
+  /// The block that was summed last.
+  LAMPORT_FN void scale(uint64_t block, const Real (&scales)[kShared]) const {
     LAMPORT_UNROLL
     for (int t = 0; t < kTokens; ++t) {
       if (!real(block, t)) break;
       const uint64_t token = block * kTokens + t;
       scale_row(queries(block, t), args_.q_bytes, args_.q_weight,
-                static_cast<char*>(args_.q) + token * args_.q_stride,
-                rms_scale(target_, sums[2 * t], args_.q_full, args_.eps), first(2 * t), q_weight_);
+                static_cast<char*>(args_.q) + token * args_.q_stride, scales[2 * t], first(2 * t), q_weight_);
       scale_row(keys(block, t), args_.k_bytes, args_.k_weight,
-                static_cast<char*>(args_.k) + token * args_.k_stride,
-                rms_scale(target_, sums[2 * t + 1], args_.k_full, args_.eps), first(2 * t + 1), k_weight_);
+                static_cast<char*>(args_.k) + token * args_.k_stride, scales[2 * t + 1], first(2 * t + 1),
+                k_weight_);
     }
   }
 
@@ -93,6 +102,7 @@ class QkBlocks {
   LAMPORT_FN Real squares(const char* row, uint32_t bytes, const Packet& first) const {
     TargetSquares<Target, T> sum{};
     const uint32_t packets = packets_of<Target>(bytes);
+    LAMPORT_ROLLED
     for (uint32_t p = target_.item(); p < packets; p += target_.items()) {
       add_squares(sum, widen<T, Half>(load(row, p, bytes, first)));
     }
@@ -102,6 +112,7 @@ class QkBlocks {
   LAMPORT_FN void scale_row(const char* row, uint32_t bytes, const void* weights, char* out, Real scale,
                             const Packet& first, const Packet& first_weight) const {
     const uint32_t packets = packets_of<Target>(bytes);
+    LAMPORT_ROLLED
     for (uint32_t p = target_.item(); p < packets; p += target_.items()) {
       const auto x = widen<T, Half>(load(row, p, bytes, first));
       const auto w = widen<T, Half>(load(weights, p, bytes, first_weight));
@@ -134,41 +145,41 @@ LAMPORT_FN bool qk_rms_norm_chunk(Target& target, Lamport<Target, W>& lamport, Q
   constexpr int kSums = QkBlocks<Target, T>::kSums;
   const uint32_t stride = slot_packets * Target::kPacketWords;
   const uint32_t first = target.group(), step = target.groups();
-  const uint32_t count = first < length ? (length - first + step - 1) / step : 0;
   float sums[kSums];
-  for (uint32_t i = 0; i < count; ++i) {
-    const uint32_t b = first + i * step;
-    blocks.sum(base + b, sums);
+  uint32_t end = first;  // of this group's blocks
+  LAMPORT_ROLLED
+  for (; end < length; end += step) {
+    blocks.sum(base + end, sums);
     if (target.item() == 0) {
-      lamport.publish(generation + lamport.rank() * stride + b * Target::kPacketWords,
+      lamport.publish(generation + lamport.rank() * stride + end * Target::kPacketWords,
                       to_packet<Packet>(sums));
     }
   }
   if (base == 0) lamport.sign();
   lamport.watch(generation, stride, length - 1);
-  for (uint32_t i = count; i-- > 0;) {  // from the end: the last block's sums are still at hand
-    const uint32_t b = first + i * step;
-    if (i + 1 != count) blocks.sum(base + b, sums);
-    Real<Target, T> shared[kSums + 1] =
-        {};  // the ranks' sums, and whether one did not come: item 0 alone knows
+  LAMPORT_ROLLED
+  for (uint32_t b = end; b != first;) {  // from the end: the last block's sums are still at hand
+    b -= step;
+    if (b + step != end) blocks.sum(base + b, sums);
+    Real<Target, T> shared[QkBlocks<Target, T>::kShared] = {};
     if (target.item() == 0) {
       Packet all[W];
       const bool came =
           lamport.collect(generation + b * Target::kPacketWords, stride, to_packet<Packet>(sums), all);
       if (came) {
+        Real<Target, T> totals[kSums] = {};
         for (int s = 0; s < W; ++s) {
           float theirs[kSums];
           __builtin_memcpy(theirs, &all[s], sizeof theirs);
-          for (int j = 0; j < kSums; ++j) shared[j] += theirs[j];  // from +0, which changes no sum of squares
+          for (int j = 0; j < kSums; ++j) totals[j] += theirs[j];  // from +0, which changes no sum of squares
         }
+        blocks.scales(totals, shared);
       }
       shared[kSums] = came ? 0 : 1;
     }
     target.group_share(shared);
     if (shared[kSums] != 0) return false;
-    Real<Target, T> totals[kSums];
-    for (int j = 0; j < kSums; ++j) totals[j] = shared[j];
-    blocks.scale(base + b, totals);
+    blocks.scale(base + b, shared);
   }
   return true;
 }
@@ -179,10 +190,11 @@ LAMPORT_FN void qk_rms_norm(Target& target, const WorkspaceView& ws, const QkNor
   if constexpr (W == 1) {
     for (uint32_t b = target.group(); b < blocks.count(); b += target.groups()) {
       float sums[QkBlocks<Target, T>::kSums];
-      Real<Target, T> totals[QkBlocks<Target, T>::kSums];
+      Real<Target, T> totals[QkBlocks<Target, T>::kSums], scales[QkBlocks<Target, T>::kShared];
       blocks.sum(b, sums);
       for (int i = 0; i < QkBlocks<Target, T>::kSums; ++i) totals[i] = sums[i];
-      blocks.scale(b, totals);
+      blocks.scales(totals, scales);
+      blocks.scale(b, scales);
     }
   } else {
     Lamport<Target, W> lamport(target, ws);

@@ -11,17 +11,18 @@
 /// positions: then what a convolution needs is in the cache, from earlier calls or from rows above.
 ///
 /// WHO DOES WHAT. All rows of a sequence belong to one work-group, sequence mod number of groups, and in it a packet
-/// p of the shard's columns belongs to one work-item, for the scatter, the cache, the gather and the result alike.
-/// So the taps that come from rows above were cached by the work-item that reads them, and a row's sum of squares is
-/// one group_sum: no work-group waits for another of its rank. A call is one chunk; the host cuts longer ones into
+/// p of the shard's columns belongs to one work-item, for the scatter, the cache and the gather's publish alike. So the
+/// taps that come from rows above were cached by the work-item that reads them, and a row's sum of squares is one
+/// group_sum: no work-group waits for another of its rank. What is gathered, W times as much, is shared out anew among
+/// the group's items; a rank publishes its part to itself too, so that every packet is collected alike. A call is one chunk; the host cuts longer ones into
 /// several, between which the cache carries the state.
 ///
 /// LIVENESS. Two dependencies, in this order on every rank and in every work-group:
 ///   scatter  published for all of the group's rows before the group's first poll; waits for nothing
 ///   poll 1   of a row's scatter packets: waits for scatter publishes of the same call, which wait for nothing
 ///   gather   published for a row once this work-item has polled the row's scatter packets: waits for poll 1 only
-///   poll 2   of a row's gather packets, after this group's last gather publish: waits for gather publishes of the
-///            same call
+///   poll 2   of a row's gather packets, after a group_sum that follows this group's last gather publish: waits for
+///            gather publishes of the same call
 /// So poll 1 ends because every scatter publish happens (all work-groups are resident, P5), hence every gather
 /// publish happens, hence poll 2 ends. The wait-for graph has the edges poll 2 -> gather -> poll 1 -> scatter and no
 /// other between ranks; group_sum adds waits between the items of a group, all of which have passed the same polls
@@ -115,8 +116,7 @@ class SconvRows {
     return found;
   }
 
-  /// Caches the reduced packet p of this rank's shard, convolves, adds the residual; the result, publishable, is in
-  /// new_residual too.
+  /// Caches the reduced packet p of this rank's shard, convolves, adds the residual: the new residual, publishable.
   LAMPORT_FN Packet convolve(const Token& token, uint32_t row, uint32_t shard, uint32_t p,
                              const Packet& reduced, const Operands& operands) const {
     Packet skip{};  // of padding: zero
@@ -127,9 +127,7 @@ class SconvRows {
     }
     auto h = widen<T, Half>(operands.residual);
     add(h, widen<T, Half>(skip));
-    const Packet result = narrow<T, Half>(h);
-    store(args_.new_residual, row, shard, p, result);
-    return result;
+    return narrow<T, Half>(h);
   }
 
   LAMPORT_FN Packet load_result(uint32_t row, uint32_t shard, uint32_t p) const {
@@ -261,8 +259,10 @@ LAMPORT_FN bool sconv_exchange(Target& target, Lamport<Target, W>& lamport, cons
   using Rows = SconvRows<Target, T>;
   const uint32_t rank = lamport.rank();
   const typename Rows::Token first = rows.token(0);  // under way before anything waits
+  LAMPORT_ROLLED
   for (uint32_t r = 0; r < args.tokens; ++r) {
     if (!rows.mine(r)) continue;
+    LAMPORT_ROLLED
     for (uint32_t p = target.item(); p < rows.packets(); p += target.items()) {
       Packet mine[W - 1];  // all loads before the first store, which no compiler moves a load over
       LAMPORT_UNROLL
@@ -276,9 +276,11 @@ LAMPORT_FN bool sconv_exchange(Target& target, Lamport<Target, W>& lamport, cons
   }
   lamport.sign();
   lamport.watch(scatter, stride, args.tokens * rows.packets() - 1);
+  LAMPORT_ROLLED
   for (uint32_t r = 0; r < args.tokens; ++r) {
     if (!rows.mine(r)) continue;
     const typename Rows::Token token = r == 0 ? first : rows.token(r);
+    LAMPORT_ROLLED
     for (uint32_t p = target.item(); p < rows.packets(); p += target.items()) {
       const uint32_t at = (r * rows.packets() + p) * Target::kPacketWords;
       typename Rows::Operands operands;
@@ -287,57 +289,75 @@ LAMPORT_FN bool sconv_exchange(Target& target, Lamport<Target, W>& lamport, cons
       if (!lamport.collect(scatter + at, stride, rows.contribution(r, rank, p), all)) return false;
       if constexpr (!Target::kKeepsFirst) operands = rows.operands(token, r, rank, p);
       const Packet reduced = sum_in_rank_order<Target, T, W>(all);
-      lamport.publish(gather + rank * stride + at, rows.convolve(token, r, rank, p, reduced, operands));
+      lamport.publish_to_all(gather + rank * stride + at,
+                             rows.convolve(token, r, rank, p, reduced, operands));
     }
   }
   return true;
 }
 
-/// Poll 2 and the norm, row by row. An item keeps the first packets of a row until its scale is known, and reads others
-/// back.
+/// Which packet of a row an item has: the shards' packets in one line, shared out among the items.
+class InRow {
+ public:
+  uint32_t shard = 0, p;
+
+  /// `packets`: of a shard.
+  LAMPORT_FN InRow(uint32_t item, uint32_t packets) : p(item), packets_(packets) { wrap(); }
+  LAMPORT_FN bool is(const InRow& other) const { return shard == other.shard && p == other.p; }
+  LAMPORT_FN void advance(uint32_t items) {
+    p += items;
+    wrap();
+  }
+
+ private:
+  LAMPORT_FN void wrap() {  // a few rounds at most: cheaper than a division
+    LAMPORT_ROLLED
+    for (; p >= packets_; ++shard) p -= packets_;
+  }
+  const uint32_t packets_;
+};
+
+/// Poll 2 and the norm, row by row. A GPU's item keeps its first packet of a row until the scale is known, and reads
+/// others back.
 template <class Target, class T, int W>
 LAMPORT_FN bool sconv_gather(Target& target, Lamport<Target, W>& lamport, const SconvRows<Target, T>& rows,
                              const SconvArgs& args, uint32_t gather, uint32_t stride) {
   using Packet = typename Target::Packet;
-  const uint32_t rank = lamport.rank(), first = target.item();
-  Packet kept[W], weight[W];
+  const InRow first(target.item(), rows.packets());
+  Packet kept{}, weight{};
   if constexpr (Target::kKeepsFirst) {
-    LAMPORT_UNROLL
-    for (uint32_t s = 0; s < W; ++s) weight[s] = rows.load_weight(s, first);
+    if (first.shard < W) weight = rows.load_weight(first.shard, first.p);
   }
   lamport.watch(gather, stride, args.tokens * rows.packets() - 1);
+  LAMPORT_ROLLED
   for (uint32_t r = 0; r < args.tokens; ++r) {
     if (!rows.mine(r)) continue;
     TargetSquares<Target, T> squares{};
     bool came = true;
-    for (uint32_t p = first; came && p < rows.packets(); p += target.items()) {
-      Packet all[W];
-      came = lamport.collect(gather + (r * rows.packets() + p) * Target::kPacketWords, stride,
-                             rows.load_result(r, rank, p), all);
+    LAMPORT_ROLLED
+    for (InRow at = first; at.shard < W; at.advance(target.items())) {
+      Packet h;
+      came = lamport.collect_from(at.shard, gather + (r * rows.packets() + at.p) * Target::kPacketWords,
+                                  stride, h);
       if (!came) break;
-      LAMPORT_UNROLL
-      for (uint32_t s = 0; s < W; ++s) {
-        add_squares(squares, widen<T, typename Target::Half>(all[s]));
-        if (s != rank) rows.store_result(r, s, p, all[s]);
-        if (Target::kKeepsFirst && p == first) kept[s] = all[s];
-      }
+      add_squares(squares, widen<T, typename Target::Half>(h));
+      rows.store_result(r, at.shard, at.p, h);
+      if (Target::kKeepsFirst && at.is(first)) kept = h;
     }
     Real<Target, T> sums[2] = {total(squares), came ? 0.0f : 1.0f};
     target.group_sum(sums);
     if (sums[1] != 0) return false;
     if (args.norm_weight == nullptr) continue;
     const auto scale = rows.scale(sums[0]);
-    if (Target::kKeepsFirst && first < rows.packets()) {
-      LAMPORT_UNROLL
-      for (uint32_t s = 0; s < W; ++s) rows.normalise(r, s, first, kept[s], weight[s], scale);
+    InRow at = first;
+    if (Target::kKeepsFirst && at.shard < W) {
+      rows.normalise(r, at.shard, at.p, kept, weight, scale);
+      at.advance(target.items());
     }
-    // A loop of its own: inside it the kept packets would take a GPU's registers.
-    for (uint32_t p = first + (Target::kKeepsFirst ? target.items() : 0); p < rows.packets();
-         p += target.items()) {
-      LAMPORT_ROLLED
-      for (uint32_t s = 0; s < W; ++s) {
-        rows.normalise(r, s, p, rows.load_result(r, s, p), rows.load_weight(s, p), scale);
-      }
+    LAMPORT_ROLLED
+    for (; at.shard < W; at.advance(target.items())) {
+      rows.normalise(r, at.shard, at.p, rows.load_result(r, at.shard, at.p), rows.load_weight(at.shard, at.p),
+                     scale);
     }
   }
   return true;
@@ -354,6 +374,7 @@ LAMPORT_FN void rs_sconv_ag_norm(Target& target, const WorkspaceView& ws, const 
       for (uint32_t p = target.item(); p < rows.packets(); p += target.items()) {
         const auto h =
             rows.convolve(token, r, 0, p, rows.contribution(r, 0, p), rows.operands(token, r, 0, p));
+        rows.store_result(r, 0, p, h);
         add_squares(squares, widen<T, typename Target::Half>(h));
       }
       Real<Target, T> sums[1] = {total(squares)};

@@ -10,6 +10,9 @@
 #pragma once
 #define LAMPORT_FN __device__ __forceinline__
 #define LAMPORT_COLD __device__ __noinline__
+#include <type_traits>
+
+#include "cuda_groups.hpp"
 #include "lamport.hpp"
 
 namespace lamport {
@@ -20,13 +23,43 @@ struct CudaHalf {
     asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(half));
     return value;
   }
-  LAMPORT_FN static uint32_t from_float(float value) {
-    uint32_t pair;  // converting two goes through the fast pipe, converting one does not
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(0.0f), "f"(value));
+  static constexpr bool kInPairs = true;
+  template <class T>
+  LAMPORT_FN static uint32_t word(float low, float high) {
+    uint32_t pair;
+    if constexpr (T::kFormat == Format::bf16) {
+      asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    } else {
+      asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    }
     return pair;
+  }
+  /// A NaN wins every maximum.
+  template <class T>
+  LAMPORT_FN static bool any_nan(const Packet<4>& packet) {
+    const uint32_t most =
+        greater<T>(greater<T>(packet.w[0], packet.w[1]), greater<T>(packet.w[2], packet.w[3]));
+    constexpr uint32_t infinity = T::kFormat == Format::bf16 ? 0x7f80u : 0x7c00u;
+    return (most & 0x7fffu) > infinity || (most >> 16 & 0x7fffu) > infinity;
+  }
+
+ private:
+  template <class T>
+  LAMPORT_FN static uint32_t greater(uint32_t a, uint32_t b) {
+    uint32_t word;
+    if constexpr (T::kFormat == Format::bf16) {
+      asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(word) : "r"(a), "r"(b));
+    } else {
+      asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(word) : "r"(a), "r"(b));
+    }
+    return word;
   }
 };
 
+/// `kWhole`: every tensor of the call is aligned and made of whole packets, as almost all are. `Group`: CudaBlock or
+/// CudaCluster. Both are known when a kernel is compiled because code costs time even where it is not run: it lies between
+/// what is, and instructions that have to be fetched are what short kernels wait for.
+template <bool kWhole, class Group>
 class CudaTarget {
  public:
   using Packet = lamport::Packet<4>;
@@ -37,20 +70,16 @@ class CudaTarget {
 
   /// `collective`, `bytes` of its tensor, and `control`: for the report of a time-out.
   LAMPORT_FN CudaTarget(uint32_t collective, uint64_t bytes, Control* control)
-      : collective_(collective), bytes_(bytes), control_(control) {
-    asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(cluster_));
-    // A block may write to another's shared memory once that has started.
-    if (cluster_ > 1) asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
-  }
+      : collective_(collective), bytes_(bytes), control_(control) {}
 
   LAMPORT_FN uint32_t first() const { return blockIdx.x * blockDim.x + threadIdx.x; }
   LAMPORT_FN uint32_t step() const { return gridDim.x * blockDim.x; }
 
   // A work-group that has a row is a cluster of blocks: more multiprocessors than one to send from and to poll on.
-  LAMPORT_FN uint32_t group() const { return blockIdx.x / cluster_; }
-  LAMPORT_FN uint32_t groups() const { return gridDim.x / cluster_; }
-  LAMPORT_FN uint32_t item() const { return blockIdx.x % cluster_ * blockDim.x + threadIdx.x; }
-  LAMPORT_FN uint32_t items() const { return cluster_ * blockDim.x; }
+  LAMPORT_FN uint32_t group() const { return group_.group(); }
+  LAMPORT_FN uint32_t groups() const { return group_.groups(); }
+  LAMPORT_FN uint32_t item() const { return group_.item(); }
+  LAMPORT_FN uint32_t items() const { return group_.items(); }
 
   /// Each value summed over the threads of the group, in a fixed order; all threads get the sums. A butterfly gives
   /// every lane the same bits, as a + b is b + a.
@@ -58,31 +87,27 @@ class CudaTarget {
   LAMPORT_FN void group_sum(Real (&values)[N]) {
     butterfly(values);
     const uint32_t warps = items() / 32, lane = threadIdx.x % 32;
-    if (warps == 1) return;
-    await_start();
     __shared__ Real partial[2][kMaxGroup / 32][N];
-    Real(*mine)[N] = partial[next_half()];
-    send_to_blocks(mine[item() / 32], values);
-    group_barrier();
+    Real(*sums)[N] = partial[next_half()];
+    group_.exchange(sums[item() / 32], values, half_);
     LAMPORT_UNROLL
-    for (int i = 0; i < N; ++i) values[i] = lane < warps ? mine[lane][i] : Real{0};
+    for (int i = 0; i < N; ++i) values[i] = lane < warps ? sums[lane][i] : Real{0};
     butterfly(values);
   }
 
-  /// Item 0's values, to all threads of the group.
+  /// Item 0's values, to all threads of the group, which is a block.
   template <class Real, int N>
   LAMPORT_FN void group_share(Real (&values)[N]) {
-    await_start();
-    __shared__ Real shared[2][N];
-    Real(&mine)[N] = shared[next_half()];
-    if (item() < 32) {
+    static_assert(std::is_same_v<Group, CudaBlock>);
+    __shared__ Real partial[2][N];
+    Real(&shared)[N] = partial[next_half()];
+    if (item() == 0) {
       LAMPORT_UNROLL
-      for (int i = 0; i < N; ++i) values[i] = __shfl_sync(~0u, values[i], 0);
-      send_to_blocks(mine, values);
+      for (int i = 0; i < N; ++i) shared[i] = values[i];
     }
-    group_barrier();
+    __syncthreads();
     LAMPORT_UNROLL
-    for (int i = 0; i < N; ++i) values[i] = mine[i];
+    for (int i = 0; i < N; ++i) values[i] = shared[i];
   }
 
   using Wide = double;  // see row_math.hpp
@@ -133,21 +158,18 @@ class CudaTarget {
   /// Packet `index` of a tensor of `bytes`; what lies past its end reads as zero and is not written.
   LAMPORT_FN Packet load_tensor(const void* base, uint64_t index, uint64_t bytes) const {
     const uint64_t offset = index * kPacketBytes;
+    if (offset >= bytes) return Packet{};
     const char* from = static_cast<const char*>(base) + offset;
-    if (whole(base, offset, bytes)) {
-      const uint4 v = *reinterpret_cast<const uint4*>(from);
-      return {{v.x, v.y, v.z, v.w}};
-    }
-    return offset < bytes ? load_halves(from, bytes - offset) : Packet{};
+    if (!whole(base, offset, bytes)) return load_halves(from, bytes - offset);
+    const uint4 v = *reinterpret_cast<const uint4*>(from);
+    return {{v.x, v.y, v.z, v.w}};
   }
   LAMPORT_FN void store_tensor(void* base, uint64_t index, uint64_t bytes, const Packet& packet) const {
     const uint64_t offset = index * kPacketBytes;
+    if (offset >= bytes) return;
     char* to = static_cast<char*>(base) + offset;
-    if (whole(base, offset, bytes)) {
-      *reinterpret_cast<uint4*>(to) = make_uint4(packet.w[0], packet.w[1], packet.w[2], packet.w[3]);
-    } else if (offset < bytes) {
-      store_halves(to, bytes - offset, packet);
-    }
+    if (!whole(base, offset, bytes)) return store_halves(to, bytes - offset, packet);
+    *reinterpret_cast<uint4*>(to) = make_uint4(packet.w[0], packet.w[1], packet.w[2], packet.w[3]);
   }
 
   class Patience {
@@ -213,44 +235,13 @@ class CudaTarget {
       for (int i = 0; i < N; ++i) values[i] += __shfl_xor_sync(~0u, values[i], distance);
     }
   }
-  /// Two halves in turn: one is written again only after another barrier, which nobody reaches before having read it.
+  /// Two halves in turn: one is written again only after another exchange, which nobody leaves before all have sent, and
+  /// nobody sends before having read.
   LAMPORT_FN uint32_t next_half() { return half_ ^= 1u; }
-
-  /// A warp's values, the same in all its lanes, to the shared memory of every block of the group: a lane a block.
-  template <class Real, int N>
-  LAMPORT_FN void send_to_blocks(Real (&to)[N], const Real (&values)[N]) {
-    const uint32_t block = threadIdx.x % 32;
-    if (block >= cluster_) return;
-    if (cluster_ == 1) {
-      LAMPORT_UNROLL
-      for (int i = 0; i < N; ++i) to[i] = values[i];
-      return;
-    }
-    uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(&to));
-    asm("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(address) : "r"(block));
-    LAMPORT_UNROLL
-    for (uint32_t i = 0; i < N; ++i) {
-      const uint32_t at = address + i * static_cast<uint32_t>(sizeof(Real));
-      if constexpr (sizeof(Real) == 4) {
-        asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(at), "f"(values[i]) : "memory");
-      } else {
-        asm volatile("st.shared::cluster.f64 [%0], %1;" ::"r"(at), "d"(values[i]) : "memory");
-      }
-    }
-  }
-  LAMPORT_FN void await_start() {
-    if (cluster_ > 1 && !started_) asm volatile("barrier.cluster.wait;" ::: "memory");
-    started_ = true;
-  }
-  LAMPORT_FN void group_barrier() const {
-    if (cluster_ == 1) return __syncthreads();
-    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
-  }
 
   LAMPORT_FN static uint32_t signatures() { return gridDim.x * (blockDim.x / 32); }
 
-  // A packet that is partial, or not aligned. Out of line: in line at every access it made kernels of 45 KB, which
-  // mostly waited for their instructions.
+  // A packet that is partial, or not aligned.
   LAMPORT_COLD static Packet load_halves(const char* from, uint64_t left) {
     Packet packet{};
     LAMPORT_UNROLL
@@ -273,15 +264,15 @@ class CudaTarget {
 
   /// Whether a packet can be moved by one access: it lies within the tensor, and the tensor is aligned.
   LAMPORT_FN static bool whole(const void* base, uint64_t offset, uint64_t bytes) {
-    return (reinterpret_cast<uintptr_t>(base) & (kPacketBytes - 1)) == 0 && offset + kPacketBytes <= bytes;
+    return kWhole ||
+           ((reinterpret_cast<uintptr_t>(base) & (kPacketBytes - 1)) == 0 && offset + kPacketBytes <= bytes);
   }
 
   uint32_t collective_;
   uint64_t bytes_;
   Control* control_;
   uint32_t half_ = 0;
-  uint32_t cluster_;
-  bool started_ = false;
+  Group group_;
 };
 
 }  // namespace lamport

@@ -45,6 +45,7 @@ using Words4 = uint32_t __attribute__((ext_vector_type(4)));
 #endif
 
 struct SyclHalf {
+  static constexpr bool kInPairs = false;
   static float to_float(uint16_t bits) { return static_cast<float>(__builtin_bit_cast(_Float16, bits)); }
   static uint16_t from_float(float value) {
     return __builtin_bit_cast(uint16_t, static_cast<_Float16>(value));

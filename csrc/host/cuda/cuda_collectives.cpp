@@ -31,6 +31,30 @@ const CudaKernels& kernels_of(CudaKernel kernel) {
   }
 }
 
+uint64_t bits(const void* address) { return reinterpret_cast<uintptr_t>(address); }
+uint64_t bits(uint64_t bytes) { return bytes; }
+
+template <class... AddressesOrBytes>
+bool in_packets(AddressesOrBytes... values) {
+  return (bits(values) | ...) % kPacketBytes == 0;
+}
+
+/// Whether every packet of the call is whole and aligned; see CudaTarget.
+bool whole(const AllReduceArgs& a) { return in_packets(a.in, a.out, a.bytes); }
+bool whole(const AddAllReduceArgs& a) { return in_packets(a.in, a.shared, a.out, a.bytes); }
+bool whole(const QkNormArgs& a) {
+  return in_packets(a.qkv, a.q_weight, a.k_weight, a.q, a.k, a.qkv_stride, a.q_stride, a.k_stride, a.q_bytes,
+                    a.k_bytes);
+}
+bool whole(const AddNormArgs& a) {
+  return in_packets(a.in, a.shared, a.residual, a.weight, a.normed, a.new_residual, a.row_bytes);
+}
+bool whole(const SconvArgs& a) {
+  return in_packets(a.in, a.shared, a.residual, a.conv_weight, a.norm_weight, a.normed, a.new_residual,
+                    a.cache, a.block_stride, a.head_stride, a.token_stride, a.head_bytes, a.cache_offset,
+                    a.shard_bytes);
+}
+
 }  // namespace
 
 /// What cudaLaunchKernelExC is told; points into itself.
@@ -45,7 +69,7 @@ struct CudaCollectives::Launch {
       attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
       attribute.val.programmaticStreamSerializationAllowed = 1;
     }
-    if (grid.cluster > 1) {
+    if (grid.cluster > 0) {
       cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
       attribute.id = cudaLaunchAttributeClusterDimension;
       attribute.val.clusterDim.x = grid.cluster;
@@ -80,11 +104,13 @@ CudaCollectives::CudaCollectives(std::shared_ptr<CudaWorkspace> workspace, const
   processors_ = static_cast<uint32_t>(processors) / ranks;
   // All are loaded now: loading one while a stream is captured may fail.
   for (int k = 0; k < kCudaKernels; ++k) {
-    for (int format = 0; format < 3; ++format) {
-      const auto which = static_cast<CudaKernel>(k);
-      const void* function = kernels_of(which).function[format][world_];
-      if (function != nullptr)
-        kernels_[k][format] = load(function, which, static_cast<uint32_t>(processors), share);
+    const auto which = static_cast<CudaKernel>(k);
+    for (int whole = 0; whole < 2; ++whole) {
+      for (int format = 0; format < 3; ++format) {
+        const void* function = kernels_of(which).function[whole][format][world_];
+        if (function != nullptr)
+          kernels_[k][whole][format] = load(function, which, static_cast<uint32_t>(processors), share);
+      }
     }
   }
 }
@@ -104,8 +130,8 @@ CudaCollectives::Kernel CudaCollectives::load(const void* function, CudaKernel w
                failed);
     kernel.resident_blocks[threads / kThreadStep] = static_cast<uint32_t>(blocks) * processors / share;
   }
-  if (max_threads(which) != kClusterThreads) return kernel;
-  for (uint32_t cluster = 1; cluster <= kMaxCluster; ++cluster) {
+  if (!has_clusters(which)) return kernel;
+  for (uint32_t cluster = kMinCluster; cluster <= kMaxCluster; ++cluster) {
     const Launch launch({cluster, kClusterThreads, cluster}, Overlap::none, nullptr);
     int clusters = 0;
     cuda_check(cudaOccupancyMaxActiveClusters(&clusters, function, &launch.config), failed);
@@ -140,8 +166,8 @@ CudaCollectives::Grid CudaCollectives::grid_for_tokens(const Kernel& kernel, uin
 /// A cluster a row, and a thread a packet as far as that goes.
 CudaCollectives::Grid CudaCollectives::grid_for_rows(const Kernel& kernel, uint32_t rows,
                                                      uint64_t packets) const {
-  const auto cluster =
-      static_cast<uint32_t>(std::min<uint64_t>(divide_rounding_up(packets, kClusterThreads), kMaxCluster));
+  const auto cluster = static_cast<uint32_t>(
+      std::clamp<uint64_t>(divide_rounding_up(packets, kClusterThreads), kMinCluster, kMaxCluster));
   return {std::min(rows, at_once(kernel.resident_clusters[cluster])) * cluster, kClusterThreads, cluster};
 }
 
@@ -149,6 +175,12 @@ CudaCollectives::Grid CudaCollectives::grid_for_rows(const Kernel& kernel, uint3
 /// those calls has the next one waiting beside it.
 uint32_t CudaCollectives::at_once(uint32_t resident) const {
   return std::max(1u, choice_.overlap == Overlap::chain ? resident / 2 : resident);
+}
+
+template <class Args>
+const CudaCollectives::Kernel& CudaCollectives::kernel(CudaKernel which, Format format,
+                                                       const Args& args) const {
+  return kernels_[static_cast<int>(which)][whole(args)][static_cast<int>(format)];
 }
 
 template <class Args>
@@ -171,8 +203,9 @@ bool CudaCollectives::reduce(CudaKernel one_shot, Args& args, Format format, Lib
   if (args.bytes == 0) return true;
   const int algorithm = algorithm_for(args.bytes, format, library);
   if (algorithm < 0) return false;
-  const Kernel& chosen = kernel(
-      static_cast<CudaKernel>(static_cast<uint32_t>(one_shot) + static_cast<uint32_t>(algorithm)), format);
+  const Kernel& chosen =
+      kernel(static_cast<CudaKernel>(static_cast<uint32_t>(one_shot) + static_cast<uint32_t>(algorithm)),
+             format, args);
   args.slot_packets = capacity_packets_[algorithm];
   const uint64_t packets = divide_rounding_up(args.bytes, kPacketBytes);
   const uint64_t in_flight = algorithm == 0 ? packets : divide_rounding_up(packets, world_);
@@ -197,23 +230,22 @@ bool CudaCollectives::add_all_reduce(AddAllReduceArgs args, Format format, Libra
 void CudaCollectives::qk_rms_norm(const QkNormArgs& args, Format format) {
   check();
   if (args.tokens == 0) return;
-  const Kernel& chosen = kernel(CudaKernel::qk_rms_norm, format);
+  const Kernel& chosen = kernel(CudaKernel::qk_rms_norm, format, args);
   launch(chosen, grid_for_tokens(chosen, args.tokens, divide_rounding_up(args.q_bytes, kPacketBytes)), args);
 }
 
 void CudaCollectives::add_all_reduce_rms_norm(const AddNormArgs& args, Format format) {
   check();
   if (args.tokens == 0) return;
-  const Kernel& chosen = kernel(CudaKernel::add_all_reduce_rms_norm, format);
+  const Kernel& chosen = kernel(CudaKernel::add_all_reduce_rms_norm, format, args);
   launch(chosen, grid_for_rows(chosen, args.tokens, divide_rounding_up(args.row_bytes, kPacketBytes)), args);
 }
 
 void CudaCollectives::rs_sconv_ag_norm(const SconvArgs& args, Format format) {
   check();
   if (args.tokens == 0) return;
-  const Kernel& chosen = kernel(CudaKernel::rs_sconv_ag_norm, format);
-  launch(chosen, grid_for_rows(chosen, args.tokens, divide_rounding_up(args.shard_bytes, kPacketBytes)),
-         args);
+  const Kernel& chosen = kernel(CudaKernel::rs_sconv_ag_norm, format, args);
+  launch(chosen, grid_for_rows(chosen, args.tokens, divide_rounding_up(args.row_bytes, kPacketBytes)), args);
 }
 
 void CudaCollectives::check() const {

@@ -54,14 +54,13 @@ class CudaCollectives {
   struct Grid {
     uint32_t blocks;
     uint32_t threads;
-    uint32_t cluster = 1;  ///< blocks
+    uint32_t cluster = 0;  ///< blocks, where work-groups are clusters
   };
   struct Launch;
 
   Kernel load(const void* function, CudaKernel which, uint32_t processors, uint32_t share) const;
-  const Kernel& kernel(CudaKernel which, Format format) const {
-    return kernels_[static_cast<int>(which)][static_cast<int>(format)];
-  }
+  template <class Args>
+  const Kernel& kernel(CudaKernel which, Format format, const Args& args) const;
   /// Which of an all-reduce's two kernels, or -1: the library's.
   int algorithm_for(uint64_t bytes, Format format, Library library) const;
   template <class Args>
@@ -81,7 +80,7 @@ class CudaCollectives {
   uint32_t processors_;  ///< of the GPU, this rank's share
   uint32_t capacity_packets_[2];
   Thresholds thresholds_[3];
-  Kernel kernels_[kCudaKernels][3];
+  Kernel kernels_[kCudaKernels][2][3];  ///< [CudaKernel][kWhole][Format]
   LaunchChoice choice_;
 };
 

@@ -40,16 +40,18 @@ constexpr bool serves_world_of_one(CudaKernel kernel) {
 inline constexpr uint32_t kMaxThreads = 256;
 inline constexpr uint32_t kMaxTokenThreads = 512;
 inline constexpr uint32_t kClusterThreads = 64;
-inline constexpr uint32_t kMaxCluster = 8;
+/// A single block is not a cluster to the hardware: its st.async is an illegal instruction.
+inline constexpr uint32_t kMinCluster = 2, kMaxCluster = 8;
+constexpr bool has_clusters(CudaKernel kernel) { return kernel > CudaKernel::qk_rms_norm; }
 constexpr uint32_t max_threads(CudaKernel kernel) {
   return kernel < CudaKernel::qk_rms_norm    ? kMaxThreads
          : kernel == CudaKernel::qk_rms_norm ? kMaxTokenThreads
                                              : kClusterThreads;
 }
 
-/// [Format][world]: kernels of (WorkspaceView, arguments, Overlap); null where there is none.
+/// [kWhole][Format][world]: kernels of (WorkspaceView, arguments, Overlap); null where there is none.
 struct CudaKernels {
-  const void* function[3][kMaxWorld + 1];
+  const void* function[2][3][kMaxWorld + 1];
 };
 template <CudaKernel>
 const CudaKernels& cuda_kernels();

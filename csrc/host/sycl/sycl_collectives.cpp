@@ -193,7 +193,7 @@ void SyclCollectives::add_all_reduce_rms_norm(const AddNormArgs& args, Format fo
 
 void SyclCollectives::rs_sconv_ag_norm(const SconvArgs& args, Format format) {
   check();
-  launch_for_rows(SyclKernel::rs_sconv_ag_norm, args, format, args.tokens, args.shard_bytes);
+  launch_for_rows(SyclKernel::rs_sconv_ag_norm, args, format, args.tokens, args.row_bytes);
 }
 
 void SyclCollectives::check() const {
