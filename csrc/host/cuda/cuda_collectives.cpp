@@ -163,11 +163,12 @@ CudaCollectives::Grid CudaCollectives::grid_for_tokens(const Kernel& kernel, uin
   return {std::min(tokens, at_once(kernel.resident_blocks[threads / kThreadStep])), threads};
 }
 
-/// A cluster a row, and a thread a packet as far as that goes.
+/// A cluster a row, and a thread a packet as far as that goes: fewer threads where rows would wait for each other.
 CudaCollectives::Grid CudaCollectives::grid_for_rows(const Kernel& kernel, uint32_t rows,
                                                      uint64_t packets) const {
-  const auto cluster = static_cast<uint32_t>(
+  auto cluster = static_cast<uint32_t>(
       std::clamp<uint64_t>(divide_rounding_up(packets, kClusterThreads), kMinCluster, kMaxCluster));
+  while (cluster > kMinCluster && at_once(kernel.resident_clusters[cluster]) < rows) --cluster;
   return {std::min(rows, at_once(kernel.resident_clusters[cluster])) * cluster, kClusterThreads, cluster};
 }
 
