@@ -29,6 +29,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--lengths", default="512/128,512/256,512/512", metavar="LIST", help="prompt/output, for --model (%(default)s)")
     add("--rounds", type=int, default=5, metavar="N", help="rounds of a variant, the median counts (%(default)s)")
     add("--eager", action="store_true", help="without torch.compile; for --model")
+    add("--gpu-memory-utilization", type=float, default=0.9, metavar="F", help="vLLM's, for --model (%(default)s)")
     add("--json", type=Path, metavar="FILE")
     add("--logs", type=Path, metavar="FOLDER", help="where vLLM's output goes (a temporary folder)")
     return parser
@@ -63,7 +64,8 @@ def _plans(args: argparse.Namespace, logs: Path) -> list[Plan]:
 
     if args.model:
         lengths = [tuple(map(int, pair.split("/"))) for pair in args.lengths.split(",")]
-        return [Plan(Path(args.model).name, args.model, args.tp, args.eager, lengths, args.rounds, False, logs)]
+        name, memory = Path(args.model).name, args.gpu_memory_utilization
+        return [Plan(name, args.model, args.tp, args.eager, lengths, args.rounds, False, logs, memory)]
     shapes = {"tiny": tiny_models.Shape(), "minimax width": tiny_models.MINIMAX_WIDTH}
     plans = []
     for name, shape in shapes.items():

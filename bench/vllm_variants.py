@@ -94,6 +94,7 @@ class Plan:
     rounds: int
     side_by_side: bool
     logs: Path
+    memory_utilization: float = 0.9
 
     def run(self) -> Iterator[Row]:
         """A row for each pair of lengths and variant."""
@@ -186,7 +187,7 @@ class Plan:
             **(
                 {"max_num_seqs": 16, "max_num_batched_tokens": 128, "kv_cache_memory_bytes": 128 << 20}
                 if self.side_by_side
-                else {}
+                else {"gpu_memory_utilization": self.memory_utilization}
             ),
         }
 
