@@ -92,6 +92,35 @@ class Lamport {
     }
   }
 
+ private:
+  /// Polls until got[i], the packet of rank source(i), is complete for all i, and re-arms them.
+  template <int N, class Source>
+  LAMPORT_FN bool take(uint32_t offset, uint32_t stride, Packet (&got)[N], const Source& source) {
+    uint32_t* slot = ws_.own + offset;
+    typename Target::Patience patience(target_, ws_);
+    for (;;) {  // step: poll
+      LAMPORT_UNROLL
+      for (uint32_t i = 0; i < N; ++i) got[i] = target_.load_own(slot + source(i) * stride);
+      bool missing = false;  // with no branch between the loads their latencies overlap
+      LAMPORT_UNROLL
+      for (uint32_t i = 0; i < N; ++i) missing |= has_empty(got[i]);
+      if (!missing) break;
+      if (!patience.wait()) {
+        uint32_t late = 0;  // 1 + a rank whose packet is incomplete
+        LAMPORT_UNROLL
+        for (uint32_t i = 0; i < N; ++i) {
+          if (has_empty(got[i])) late = source(i) + 1;
+        }
+        target_.give_up(ws_.status, late, epoch_);
+        return false;
+      }
+    }
+    LAMPORT_UNROLL
+    for (uint32_t i = 0; i < N; ++i) target_.restore_own(slot + source(i) * stride);  // step: restore
+    return true;
+  }
+
+ public:
   /// Waits for one packet of each source, `stride` words apart from `offset` on, this rank's own contribution
   /// being `mine`, and re-arms what it read. False if patience ran out: nothing in `all` counts.
   LAMPORT_FN bool collect(uint32_t offset, uint32_t stride, const Packet& mine, Packet (&all)[W]) {
@@ -129,33 +158,6 @@ class Lamport {
   }
 
  private:
-  /// Polls until got[i], the packet of rank source(i), is complete for all i, and re-arms them.
-  template <int N, class Source>
-  LAMPORT_FN bool take(uint32_t offset, uint32_t stride, Packet (&got)[N], const Source& source) {
-    uint32_t* slot = ws_.own + offset;
-    typename Target::Patience patience(target_, ws_);
-    for (;;) {  // step: poll
-      LAMPORT_UNROLL
-      for (uint32_t i = 0; i < N; ++i) got[i] = target_.load_own(slot + source(i) * stride);
-      bool missing = false;  // with no branch between the loads their latencies overlap
-      LAMPORT_UNROLL
-      for (uint32_t i = 0; i < N; ++i) missing |= has_empty(got[i]);
-      if (!missing) break;
-      if (!patience.wait()) {
-        uint32_t late = 0;  // 1 + a rank whose packet is incomplete
-        LAMPORT_UNROLL
-        for (uint32_t i = 0; i < N; ++i) {
-          if (has_empty(got[i])) late = source(i) + 1;
-        }
-        target_.give_up(ws_.status, late, epoch_);
-        return false;
-      }
-    }
-    LAMPORT_UNROLL
-    for (uint32_t i = 0; i < N; ++i) target_.restore_own(slot + source(i) * stride);  // step: restore
-    return true;
-  }
-
   Target& target_;
   const WorkspaceView ws_;  // a copy: the compiler need not fear that a packet store changes it
   uint32_t epoch_;
