@@ -62,16 +62,17 @@ def _plans(args: argparse.Namespace, logs: Path) -> list[Plan]:
     from lamport_xpu.bench import tiny_models
     from lamport_xpu.bench.vllm_variants import Plan
 
+    memory = args.gpu_memory_utilization
     if args.model:
         lengths = [tuple(map(int, pair.split("/"))) for pair in args.lengths.split(",")]
-        name, memory = Path(args.model).name, args.gpu_memory_utilization
-        return [Plan(name, args.model, args.tp, args.eager, lengths, args.rounds, False, logs, memory)]
+        return [Plan(Path(args.model).name, args.model, args.tp, args.eager, lengths, args.rounds, False, logs, memory)]
     shapes = {"tiny": tiny_models.Shape(), "minimax width": tiny_models.MINIMAX_WIDTH}
     plans = []
     for name, shape in shapes.items():
         model = tiny_models.write_minimax_m2(logs / name.replace(" ", "-"), shape)
         plans += [
-            Plan(name, str(model), args.tp, eager, [(16, 64)], args.rounds, True, logs) for eager in (True, False)
+            Plan(name, str(model), args.tp, eager, [(16, 64)], args.rounds, True, logs, memory)
+            for eager in (True, False)
         ]
     return plans
 

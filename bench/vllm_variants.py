@@ -94,7 +94,7 @@ class Plan:
     rounds: int
     side_by_side: bool
     logs: Path
-    memory_utilization: float = 0.9
+    gpu_memory_utilization: float
 
     def run(self) -> Iterator[Row]:
         """A row for each pair of lengths and variant."""
@@ -187,7 +187,7 @@ class Plan:
             **(
                 {"max_num_seqs": 16, "max_num_batched_tokens": 128, "kv_cache_memory_bytes": 128 << 20}
                 if self.side_by_side
-                else {"gpu_memory_utilization": self.memory_utilization}
+                else {"gpu_memory_utilization": self.gpu_memory_utilization}
             ),
         }
 

@@ -43,6 +43,11 @@ struct Element {
   static constexpr Format kFormat = F;
   static constexpr int kPerWord = F == Format::fp32 ? 1 : 2;
   static constexpr int kBytes = 4 / kPerWord;
+  static constexpr uint32_t kInfinity = F == Format::fp32   ? 0x7f800000u
+                                        : F == Format::fp16 ? 0x7c00u
+                                                            : 0x7f80u;
+  /// The canonical quiet NaN.
+  static constexpr uint32_t kNan = F == Format::fp32 ? 0x7fc00000u : F == Format::fp16 ? 0x7e00u : 0x7fc0u;
 };
 using F32 = Element<Format::fp32>;
 using F16 = Element<Format::fp16>;
@@ -119,11 +124,11 @@ template <class T, class Half>
 LAMPORT_FN uint32_t element_from_float(float value) {
   const bool nan = value != value;
   if constexpr (T::kFormat == Format::fp32) {
-    return nan ? 0x7fc00000u : float_to_bits(value);
+    return nan ? T::kNan : float_to_bits(value);
   } else if constexpr (T::kFormat == Format::bf16) {
-    return nan ? 0x7fc0u : float_to_bf16(value);
+    return nan ? T::kNan : float_to_bf16(value);
   } else {
-    return nan ? 0x7e00u : Half::from_float(value);
+    return nan ? T::kNan : Half::from_float(value);
   }
 }
 
@@ -161,12 +166,10 @@ LAMPORT_FN Packet<Words> rounded_any_nan(const Floats<T, Words>& in) {
 /// A 16-bit packet in which every NaN is the type's canonical one.
 template <class T, int Words>
 LAMPORT_COLD Packet<Words> canonical_nans(Packet<Words> packet) {
-  constexpr uint32_t infinity = T::kFormat == Format::bf16 ? 0x7f80u : 0x7c00u;
-  constexpr uint32_t quiet = T::kFormat == Format::bf16 ? 0x7fc0u : 0x7e00u;
   for (int i = 0; i < Words; ++i) {
     for (int shift = 0; shift < 32; shift += 16) {
-      if ((packet.w[i] >> shift & 0x7fffu) > infinity) {
-        packet.w[i] = (packet.w[i] & ~(0xffffu << shift)) | quiet << shift;
+      if ((packet.w[i] >> shift & 0x7fffu) > T::kInfinity) {
+        packet.w[i] = (packet.w[i] & ~(0xffffu << shift)) | T::kNan << shift;
       }
     }
   }

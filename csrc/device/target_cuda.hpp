@@ -39,8 +39,7 @@ struct CudaHalf {
   LAMPORT_FN static bool any_nan(const Packet<4>& packet) {
     const uint32_t most =
         greater<T>(greater<T>(packet.w[0], packet.w[1]), greater<T>(packet.w[2], packet.w[3]));
-    constexpr uint32_t infinity = T::kFormat == Format::bf16 ? 0x7f80u : 0x7c00u;
-    return (most & 0x7fffu) > infinity || (most >> 16 & 0x7fffu) > infinity;
+    return (most & 0x7fffu) > T::kInfinity || (most >> 16 & 0x7fffu) > T::kInfinity;
   }
 
  private:
